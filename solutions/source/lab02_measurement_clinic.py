@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
 # # Lab 02: the measurement clinic
 #
-# Many benchmarks read the clock too early, run on a cold machine, or report an earlier run's peak.
-# You fix three of them, build two instruments that PyTorch doesn't have, and profile a transformer
-# with and without checkpointing.
+# Many benchmarks read the clock too early, run on a cold machine, or report an earlier
+# run's peak. You fix three such benchmarks, build two meters that PyTorch doesn't have,
+# and profile a transformer.
 #
-# **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. Take two sittings: first 2.1 to 2.4, then
-# 2.5 and 2.6. Exercise 2.7 takes ten of the 100 minutes, and is optional if you aren't graded.
+# **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. Take a break after 2.4.
+# Exercise 2.7 is optional if you aren't graded.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -18,9 +18,10 @@
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
 # | 2.7 | the smallest card on which a step runs | 2 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. The checks refuse the course's own meters, and any `PretendGPU` that an
-# answer creates. Where a cell says `guess = None`, write a number first.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants
+# may go into your own cells above it. In each `guess = None`, replace `None` with a
+# number before you go on. The checks refuse an answer that uses the course's own meters
+# or creates a `PretendGPU`, the machine described below.
 
 # %% id="imports"
 import gc
@@ -49,11 +50,11 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 # %% [markdown] id="the-machine"
 # ## The machine
 #
-# Real seconds differ from machine to machine, so you measure on a `PretendGPU`. Like `torch.cuda`
-# it has `synchronize`, `memory_allocated`, `max_memory_allocated` and `reset_peak_memory_stats`. It
-# counts the real bytes of tensors on your CPU, but its seconds follow a script, so that everybody
-# gets the same number. Like a GPU it has a queue: `launch` returns after 20 µs, and the work
-# continues while Python runs ahead.
+# Real seconds differ from machine to machine, so you measure on a `PretendGPU`. Like
+# `torch.cuda`, it has `synchronize`, `memory_allocated`, `max_memory_allocated` and
+# `reset_peak_memory_stats`. It counts real bytes on your CPU, but its clock, `now()`,
+# follows a script. Like a GPU, it has a queue: `launch` returns after 20 µs, and the
+# work continues while Python runs ahead.
 #
 # ```text
 # Python   launch launch launch ........ synchronize waits ........ reads the clock
@@ -64,12 +65,12 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 #
 # Difficulty 1/5 · importance 5/5 · 8 minutes
 #
-# Start the clock, run five steps, divide: everybody has written this benchmark. A step takes 0.25 s
-# on an idle, warm machine. `SLOWNESS` lists, for each launch in turn, how many times as long it
-# takes.
+# The next cell's benchmark starts the clock, launches five steps, and divides the time
+# by five. A step takes 0.25 s on an idle, warm machine. `SLOWNESS` has a factor for
+# each launch: with factor 4, a step takes 1 s.
 
 # %% id="patient-2-1"
-# cold, cold, fine, fine, fine, a neighbour, fine
+# cold, cold, fine, fine, fine, slowed by another program, fine
 SLOWNESS = [30, 4, 1.0, 1.04, 1.02, 8, 1.06]
 
 
@@ -83,7 +84,7 @@ def seconds_per_step(gpu, *, wait, repeats=5):
 
 
 # %% [markdown] id="predict-2-1"
-# **Predict.** How many seconds per step does the version with `wait=True` report?
+# **Predict.** How many seconds per step does the benchmark report with `wait=True`?
 
 # %% id="guess-2-1"
 guess = None  # seconds
@@ -96,10 +97,10 @@ print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 
 # %% [markdown] id="goal-2-1"
-# The first version times only the *launch*. The second waits, but includes the cold steps. With a
-# warm-up, its mean would still include the step that a neighbour slows down. So write
-# `step_seconds`, with a warm-up and a median. For two warm-up steps and five timed ones, the number
-# to reach is **0.26 s**.
+# With `wait=False` the benchmark measures only the launches. With `wait=True` its mean
+# includes the two cold steps. Even after a warm-up, a mean would include the step that
+# another program slows down. So write `step_seconds`, with a warm-up and a median. For
+# two warm-up steps and five timed steps, the number to reach is **0.26 s**.
 
 
 # %% id="answer-2-1"
@@ -111,10 +112,10 @@ def step_seconds(
 
     Args:
         step: Launches one step's work.
-        gpu: Its `synchronize()` waits until all that was launched is done.
-        clock: A function that gives the time in seconds.
-        warmup: How many steps to run, to their end, before the first one is timed.
-        repeats: How many steps to time, one by one.
+        gpu: Its `synchronize()` waits until all launched work is done.
+        clock: A function that returns the time in seconds.
+        warmup: How many steps must have finished before the first timed step.
+        repeats: How many steps to time, each on its own.
 
     Returns:
         The median of the timed steps, in seconds.
@@ -145,8 +146,8 @@ print(f"pretended seconds: {mended:.2f}")
 # %% [markdown] id="hints-2-1"
 # <details><summary>Hint 1: where to wait</summary>
 #
-# Wait before the clock starts, so that no work from an earlier step is in the queue, and again
-# before you read the clock.
+# Synchronize before you start the clock, so that no earlier work is in the queue, and
+# again before you read it.
 # </details>
 # <details><summary>Hint 2: what to keep</summary>
 #
@@ -162,12 +163,13 @@ print(f"pretended seconds: {mended:.2f}")
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# "Checkpointing costs a third of the time" compares two steps. In this benchmark the *other* step
-# really takes 1.25 times as long as the plain one. But after seven launches the pretend GPU gets
-# hot, and then everything takes 2.2 times as long. The benchmark runs seven plain steps, then seven
-# others, and divides the averages.
+# Here the *other* step really takes 1.25 times as long as the *plain* one. But after
+# seven launches the pretend GPU gets hot, and every step takes 2.2 times as long as
+# before. The benchmark runs seven plain steps, then seven others. It divides the
+# others' average time by the plain steps' average time.
 #
-# **Predict.** What ratio does it report?
+# **Predict.** According to this benchmark, how many times as long as the plain step
+# does the other step take?
 
 # %% id="guess-2-2"
 guess = None  # times
@@ -192,9 +194,9 @@ print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
 
 # %% [markdown] id="read-2-2"
-# All *other* steps ran on a hot machine, so medians wouldn't help. Write `slowdown`, which runs the
-# two steps *in turn*, so that the machine is in the same state for both steps of a pair. The number
-# to reach is 1.25.
+# All *other* steps ran on a hot machine, so medians wouldn't help. Write `slowdown`,
+# which runs the two steps *in turn*, so that both steps of a pair find the machine in
+# the same state. The number to reach is 1.25.
 
 
 # %% id="answer-2-2"
@@ -207,7 +209,7 @@ def slowdown(
     *,
     repeats: int,
 ) -> float:
-    """Tell how many times as long `other` takes as `plain`.
+    """Return how many times as long `other` takes as `plain`.
 
     Args:
         plain: Launches one step's work.
@@ -242,7 +244,8 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 # %% [markdown] id="hints-2-2"
 # <details><summary>Hint 1: the order</summary>
 #
-# Plain, other, plain, other, and so on. Then the machine gets hot within one pair at most.
+# Run plain, other, plain, other, and so on. Then the machine gets hot within at most
+# one pair.
 # </details>
 # <details><summary>Hint 2: one step, timed</summary>
 #
@@ -250,8 +253,7 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 # </details>
 # <details><summary>Hint 3: divide first</summary>
 #
-# Compute a ratio for each pair, and then the median of the ratios. Two separate medians may come
-# from different pairs.
+# Compute each pair's ratio, and then the median of the ratios.
 # </details>
 
 # %% [markdown] id="text-2-3"
@@ -259,10 +261,10 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# Next you measure memory, with a small transformer. `PretendGPU(gpt)` counts the bytes of the model
-# and of all that is allocated inside its `with` block. The benchmark measures a step on four
-# sequences, a step on all eight, and a step on the same four again. Which of the three numbers is
-# right?
+# Now you measure memory. `PretendGPU(gpt)` counts the bytes of the model and of all
+# that is allocated inside its `with` block. The benchmark `profile_memory` should tell
+# how much memory a training step needs. It measures a step on four sequences, on eight,
+# and on the first four again. Which of the three numbers is right?
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -292,12 +294,14 @@ with counted:
 [Bytes(size) for size in (four, eight, four_again)]
 
 # %% [markdown] id="read-2-3"
-# None is right. The last two are equal for steps of different sizes, because the peak wasn't reset.
-# The first lacks AdamW's state, which doesn't exist yet in the first backward. And all three
-# include what is in memory between two steps, such as the parameters.
+# None of them is right. The last two are equal, although the steps differ in size,
+# because the peak wasn't reset in between. The first lacks AdamW's state, which doesn't
+# exist yet in the first backward. And all three include what is in memory anyway,
+# between two steps.
 #
-# Write `steady_peak`: the *increase* over what is in memory before a *steady* step (not the first).
-# The number to reach for four sequences:
+# Write `steady_peak` for a *steady* step, one that isn't the first. It returns by how
+# many bytes the step's peak exceeds what was in memory before the step. For four
+# sequences the number to reach is:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
@@ -307,13 +311,13 @@ report.peak_bytes - report.baseline_bytes
 # %% id="answer-2-3"
 # exercise 2.3
 def steady_peak(step: Callable[[], object], gpu, *, warmup: int) -> int:
-    """Measure a steady training step's peak above what lies there before the step.
+    """Measure by how much a steady training step's peak exceeds the memory before it.
 
     Args:
         step: Does one full training step.
-        gpu: Has `memory_allocated()`, bytes there now, `max_memory_allocated()`, the
-            most since the last reset, and `reset_peak_memory_stats()`, as torch.cuda
-            has them.
+        gpu: Like torch.cuda, has `memory_allocated()` (the bytes now),
+            `max_memory_allocated()` (the most since the last reset) and
+            `reset_peak_memory_stats()`.
         warmup: How many steps to run before the measured one.
 
     Returns:
@@ -340,14 +344,12 @@ checks.lab02.steady_peak(steady_peak)
 # </details>
 # <details><summary>Hint 2: the reset</summary>
 #
-# Reset after the warm-up: a first step tries out kernels, and some need a large workspace.
+# Reset after the warm-up, since a first step may need a large workspace.
 # </details>
 # <details><summary>Hint 3: the bytes before the step</summary>
 #
 # Read them after the warm-up, which leaves gradients and optimizer state in memory.
 # </details>
-#
-# With your function, the same step gives the same number twice:
 
 # %% id="mended-2-3"
 with counted:
@@ -362,10 +364,10 @@ with counted:
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# To know *what* is kept, ask autograd. Inside `saved_tensors_hooks(pack, unpack)` it calls `pack`
-# for each tensor that it saves in forward, keeps what `pack` returns, and calls `unpack` when
-# backward needs the tensor. The next cell runs a linear layer and a softmax, and multiplies the two
-# halves of the result. Four tensors are packed.
+# To know *what* is kept, ask autograd. Inside `saved_tensors_hooks(pack, unpack)` it
+# calls `pack` for each tensor that it saves in forward, keeps what `pack` returns, and
+# calls `unpack` when backward needs the tensor. The next cell runs a linear layer and a
+# softmax, and multiplies the two halves of the result. Autograd saves four tensors.
 #
 # **Predict.** How many *storages* (blocks of memory) do the four tensors use?
 
@@ -391,11 +393,13 @@ behind = len({tensor.untyped_storage() for tensor in packed})
 print(f"{behind} storages{beside(guess, behind)}")
 
 # %% [markdown] id="read-2-4"
-# `tensor.untyped_storage()` is the same object for all views of one block of memory. A view of half
-# a storage keeps the whole storage alive.
+# The softmax's result and its two halves share one block of memory. All views of one
+# block have the same `tensor.untyped_storage()`. Even a view of half a storage keeps
+# the whole storage alive.
 #
-# Write `activation_bytes`. Weights and buffers are in memory anyway, so they don't count, whatever
-# shape they are saved in. For the transformer on eight sequences the number to reach is:
+# Write `activation_bytes`, which adds up the bytes of the saved storages. Weights and
+# buffers don't count, whatever shape they are saved in, because they are in memory
+# anyway. For the transformer on eight sequences the number to reach is:
 
 # %% id="goal-2-4"
 int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)
@@ -411,7 +415,7 @@ def activation_bytes(forward: Callable[[], object], model: nn.Module) -> int:
         model: Its parameters and buffers do not count.
 
     Returns:
-        Bytes of all storages of saved tensors, each once. None of them is kept alive.
+        Bytes of all storages of saved tensors, each counted once. None is kept alive.
     """
     ### BEGIN SOLUTION
     resident = {t.untyped_storage() for t in [*model.parameters(), *model.buffers()]}
@@ -441,14 +445,14 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 # </details>
 # <details><summary>Hint 2: weights in disguise</summary>
 #
-# A Linear saves the transpose of its weight: a different tensor with a different shape, but the
-# same storage. So compare storages here too.
+# A Linear saves the transpose of its weight: another tensor, but the same storage. So
+# compare storages here too.
 # </details>
 # <details><summary>Hint 3: what pack may return</summary>
 #
-# A softmax saves its own result, and that tensor's `grad_fn` is the node that saves it. If `pack`
-# returns the tensor itself, the tensor and the node keep each other alive forever.
-# `tensor.detach()` has no graph.
+# A softmax saves its own result, whose `grad_fn` is the node that saves it. If `pack`
+# returns that tensor, tensor and node keep each other alive. `tensor.detach()` has no
+# `grad_fn`.
 # </details>
 
 # %% [markdown] id="text-2-5"
@@ -456,8 +460,8 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 #
 # Difficulty 3/5 · importance 4/5 · 25 minutes
 #
-# "It ran for three hours, then it ran out of memory." In the next cell, a step trains and then
-# records a validation loss, a number of four bytes.
+# In the next cell, a step trains on four sequences. Then it computes a validation loss
+# on four others, and appends this loss, a tensor of four bytes, to a list.
 #
 # **Predict.** By how many MiB does memory grow with each step?
 
@@ -485,15 +489,19 @@ print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
 
 
 # %% [markdown] id="read-2-5"
-# The loss keeps its graph, and the graph keeps all that it saved for a backward pass that never
-# comes. Searching `gc.get_objects()` misses tensors that were never Python objects: here the
-# largest, the log-probabilities inside `cross_entropy`. So catch each tensor in a dispatch mode
-# when an operation creates it, and track it in a weak dictionary, which doesn't keep it alive:
+# Each loss keeps its graph, and the graph keeps every tensor that it saved for a
+# backward pass that never comes.
+#
+# To find such tensors, `gc.get_objects()` isn't enough, because it lists only Python
+# objects. The largest tensor here, the log-probabilities inside `cross_entropy`, never
+# was a Python object. So catch each tensor when an operation creates it, in a dispatch
+# mode (chapter 02). Track the storages in a weak dictionary, which doesn't keep them
+# alive:
 
 
 # %% id="tool-dispatch"
 class Spy(TorchDispatchMode):
-    """Is asked to run every operation, and says which it was."""
+    """Run every operation, and print its name and its result's shape."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -511,8 +519,8 @@ while_it_lives, list(followed.values())
 
 
 # %% [markdown] id="goal-2-5"
-# The weak dictionary forgets a storage when it is freed. `Births` combines it with a dispatch mode,
-# and so tracks every storage that a step creates:
+# The weak dictionary forgets a storage that is freed. `Births` is a dispatch mode with
+# such a dictionary. It tracks every storage that a step creates:
 
 
 # %% id="given-2-5"
@@ -522,7 +530,7 @@ def tensors_in(tree) -> list[Tensor]:
 
 
 class Births(TorchDispatchMode):
-    """Follows every storage that an operation makes, and does not hold it."""
+    """Track every storage that an operation makes, without keeping it alive."""
 
     def __init__(self):
         super().__init__()
@@ -536,19 +544,20 @@ class Births(TorchDispatchMode):
 
 
 # %% [markdown] id="task-2-5"
-# First write `made`, which returns the storages that an operation allocated. (Of the spy's four
-# operations, only two allocated memory.) Then write `find_leaks`, which lists every storage that
-# the step created and that is still alive after it, except gradients and optimizer state. Objects
-# that refer to themselves aren't leaks: Python's garbage collector frees them.
+# First write `made`, which returns the storages that an operation allocated. (Of the
+# four operations that `Spy` printed, two allocated a storage.) Then write `find_leaks`.
+# It lists every storage that the step created and that is still alive after the step,
+# except gradients and optimizer state. Reference cycles aren't leaks, so run
+# `gc.collect()` before you list.
 #
-# The goal: for `train_and_validate`, the listed sizes add up to the growth counted
-# above.
+# The goal: for `train_and_validate`, the listed sizes add up to the growth per step
+# counted above.
 
 
 # %% id="answer-2-5"
 # exercise 2.5
 def made(arguments: list[Tensor], results: list[Tensor]) -> set:
-    """Return the storages, `tensor.untyped_storage()`, that an operation has made."""
+    """Return the storages, `tensor.untyped_storage()`, that an operation allocated."""
     ### BEGIN SOLUTION
     known = {tensor.untyped_storage() for tensor in arguments}
     return {tensor.untyped_storage() for tensor in results} - known
@@ -556,15 +565,15 @@ def made(arguments: list[Tensor], results: list[Tensor]) -> set:
 
 
 def find_leaks(step, model: nn.Module, optimizer) -> list[tuple[str, int]]:
-    """List what a step has made and left behind.
+    """List the storages that a step made and left in memory.
 
     Args:
         step: Does one training step, and may return its loss. Call it once.
-        model: Its gradients are no leak.
-        optimizer: Its state, `optimizer.state`, is no leak.
+        model: Its gradients are not leaks.
+        optimizer: Its state, `optimizer.state`, is not a leak.
 
     Returns:
-        Of each storage the operation that made it, as in "addmm", and its bytes.
+        For each storage, the operation that made it, such as "addmm", and its bytes.
     """
     ### BEGIN SOLUTION
     with Births() as births:
@@ -585,21 +594,21 @@ checks.lab02.find_leaks(find_leaks)
 # %% [markdown] id="hints-2-5"
 # <details><summary>Hint 1: made here, or only passed on?</summary>
 #
-# A result whose storage is among the arguments' storages is a view, or was changed in place. Its
-# storage existed before.
+# A result that shares its storage with an argument is a view, or was changed in place.
+# Its storage existed before.
 # </details>
 # <details><summary>Hint 2: what is still there</summary>
 #
-# After the step, the weak dictionary holds what is still alive. Let Python's garbage collector run
-# first.
+# After the step and `gc.collect()`, the weak dictionary has only storages that are
+# still alive.
 # </details>
 # <details><summary>Hint 3: what is meant to stay</summary>
 #
-# Exclude `parameter.grad`, and for each parameter a dict of tensors in `optimizer.state`. Compare
-# storages again.
+# Exclude each `parameter.grad`, and the tensors in `optimizer.state`, which has a dict
+# for each parameter. Compare storages, not tensors.
 # </details>
 #
-# Now examine the step, first as it is and then fixed:
+# Now examine the step, and then its fixed version:
 
 # %% id="examine-patient"
 leaks = sorted(find_leaks(train_and_validate, gpt, adamw), key=lambda leak: leak[1])
@@ -619,18 +628,20 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# The step leaves behind the tensors of a whole forward pass. The fix is `loss.item()`,
-# `loss.detach()`, or `torch.no_grad()` around the validation. Only `no_grad` also saves memory
-# *while* the validation runs. The fixed step leaves only the loss's four bytes.
+# The step leaves behind what a whole forward pass saved. With `torch.no_grad()` around
+# the validation, it leaves only the loss's four bytes. Appending `loss.item()` or
+# `loss.detach()` would stop the leak too, but only `no_grad` also saves memory *while*
+# the validation runs.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# Write `profile_step`, which reports forward peak, backward peak and samples per second. The peaks
-# are *total* bytes of a steady step, parameters and state included (2.3 measured the increase).
-# Compute the rate from whole steps' median time. The peaks to reach:
+# Write `profile_step`, which returns a steady step's forward peak, backward peak and
+# samples per second. Unlike in 2.3, these peaks are *total* bytes, parameters and
+# optimizer state included. Compute samples per second from the median time of whole
+# steps. The forward and backward peaks to reach are the first two numbers here:
 
 # %% id="goal-2-6"
 report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
@@ -651,11 +662,11 @@ def profile_step(
     """Profile a training step: zero_grad, forward, backward, update.
 
     Args:
-        loss_fn: Runs forward on a batch of `num_samples` and gives the loss.
-        optimizer: Of the model's parameters.
+        loss_fn: Runs forward on a batch of `num_samples` and returns the loss.
+        optimizer: Updates the model's parameters.
         gpu: As in 2.1 and 2.3.
         clock: As in 2.1.
-        repeats: How many steps to time, after one of warm-up.
+        repeats: How many steps to time, after one warm-up step.
 
     Returns:
         "forward_bytes" and "backward_bytes", the most that was allocated during these
@@ -686,13 +697,13 @@ checks.lab02.profile_step(profile_step)
 # %% [markdown] id="hints-2-6"
 # <details><summary>Hint 1: a step with readings in it</summary>
 #
-# Write the four parts of a step as an inner function, with resets and readings around forward and
-# around backward.
+# Write the four parts of a step as an inner function. Reset the peak before forward and
+# before backward, and read it after each.
 # </details>
 # <details><summary>Hint 2: from the inner function to the result</summary>
 #
-# Let the inner function write its readings into a dictionary outside. Later steps overwrite the
-# first step's readings.
+# The inner function writes its readings into a dictionary outside. Each step overwrites
+# the readings of the step before, so a steady step's remain.
 # </details>
 # <details><summary>Hint 3: samples per second</summary>
 #
@@ -700,13 +711,14 @@ checks.lab02.profile_step(profile_step)
 # </details>
 
 # %% [markdown] id="profile-text"
-# Now profile the twelve blocks, plain and checkpointed. Under `segments.applied(gpt, "per-block")`
-# each block keeps only its input and runs again in backward.
+# Now profile the GPT, plain and checkpointed. Under
+# `segments.applied(gpt, "per-block")` each block keeps only its input and runs again in
+# backward.
 #
 # **Predict.** By what percentage does checkpointing lower the backward peak?
 
 # %% id="guess-2-6"
-guess = None  # per cent
+guess = None  # percent
 
 
 # %% id="profile-table"
@@ -742,14 +754,18 @@ with segments.applied(gpt, "per-block"):
 checkpointed.figure()
 
 # %% [markdown] id="read-profile"
-# Without checkpointing, the two peaks are nearly equal: when forward ends, everything is saved.
-# With checkpointing, forward keeps little more than twelve block inputs, and backward recomputes
-# one block at a time. But the parameters' gradients accumulate either way. With 8 tokens they are
-# nearly all that backward adds, so checkpointing doesn't help.
+# Without checkpointing, the forward and backward peaks are nearly equal, because
+# everything is saved when forward ends and backward begins. With checkpointing, forward
+# keeps little more than twelve block inputs, and backward recomputes one block at a
+# time.
 #
-# What is the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this
-# machine. Backward is about twice the work of forward, so one more forward should make the step a
-# third longer.
+# The parameters' gradients take the same memory with and without checkpointing. In a
+# step on only 8 tokens they are nearly all that backward adds, so checkpointing doesn't
+# help (last printed line).
+#
+# What is the price in time? Backward takes about twice the work of forward, so a step
+# takes three forwards' work, and one more forward makes it a third longer. Your
+# functions can measure that on this machine, since `torch.cpu` has a `synchronize` too.
 
 # %% id="real-seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -769,29 +785,28 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 
 # %% [markdown] id="read-price"
-# Your price may be lower, because PyTorch stops a recomputation at the last tensor that backward
-# needs, which skips every block's last matmul. It may be higher, because a checkpoint adds work of
-# its own, noticeable in a small model.
+# Your extra time may be less than a third, because PyTorch stops a recomputation early.
+# It may be more, because a checkpoint adds work of its own.
 
 # %% [markdown] id="text-2-7"
 # ## 2.7 Optional: needs and takes
 #
 # Difficulty 2/5 · importance 5/5 · 6 minutes
 #
-# A step without a memory limit *takes* more than it *needs*: the allocator keeps memory that was
-# freed, and cuDNN chooses faster algorithms that ask for a workspace. `nvidia-smi` shows what the
-# step takes, plus CUDA's *context*. The authors of xMem (chapter 10b) ran training loops of image
-# models on real GPUs twice: without a limit, and with PyTorch's memory capped. In many capped runs,
-# the cap was below what `nvidia-smi` had shown for the uncapped run.
+# A step without a memory limit *takes* more than it *needs* (chapter 02). `nvidia-smi`
+# shows what the step takes, plus CUDA's *context*, the memory that CUDA needs for
+# itself. The authors of xMem, a paper about predicting memory, ran training loops of
+# image models twice on real GPUs: uncapped, and with a cap on PyTorch's memory. In many
+# capped runs, the cap was below what `nvidia-smi` had shown for the uncapped run.
 #
-# **Predict.** What percentage of those runs succeeded?
+# **Predict.** What percentage of those capped runs succeeded?
 
 # %% id="guess-2-7"
-guess = None  # per cent
+guess = None  # percent
 
 # %% id="measure-2-7"
 runs = pd.read_csv(FOLDER / "fits.csv")
-runs = runs[runs.model.str.isalnum()]  # the models of images
+runs = runs[runs.model.str.isalnum()]  # image models only
 runs = runs.rename(columns={"ground_nvml_bytes": "seen in nvidia-smi"})
 capped = {}
 for number in ("seen in nvidia-smi", "reserved", "allocated"):
@@ -802,12 +817,15 @@ print(f"{100 * ran / number:.0f} % ended well{beside(guess, 100 * ran / number)}
 pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
-# Only *allocated*, the peak that we emulated for an uncapped run, can rule out a cap: no run
-# succeeded with a cap below it. The other two are what an uncapped run takes. Even with a cap above
-# *allocated*, a run may fail if the free memory is fragmented (chapter 10b).
+# The table compares each cap with three numbers for the uncapped run: what `nvidia-smi`
+# showed, and two peaks of PyTorch's allocator, which we emulated. *Reserved* includes
+# memory that the allocator keeps cached; *allocated* doesn't. No run succeeded with a
+# cap below *allocated*, so this number can rule out a cap. The other two can't, because
+# many runs succeeded with a cap below them.
 #
-# Write `smallest_card`. Given a step's three numbers and a list of cards, it returns the smallest
-# card that the numbers don't rule out. PyTorch can't use the memory of CUDA's context.
+# Write `smallest_card`. Given a step's three numbers and a list of cards, it returns
+# the memory of the smallest card that isn't ruled out. PyTorch can't use the part of a
+# card's memory that CUDA's context holds.
 
 
 # %% id="answer-2-7"
@@ -816,13 +834,13 @@ def smallest_card(run: dict[str, int], cards: list[tuple[int, int]]) -> int:
     """Choose the smallest card on which a training step may run.
 
     Args:
-        run: Bytes of its free run: "allocated" and "reserved", the allocator's
+        run: Bytes of its uncapped run: "allocated" and "reserved", the allocator's
             peaks, and "seen", what nvidia-smi showed.
-        cards: Of each card its memory, and how much of it CUDA's context holds, in
-            bytes; in any order.
+        cards: For each card, its memory and how much of that CUDA's context holds, in
+            bytes. In any order.
 
     Returns:
-        The memory of the smallest card that is not ruled out; 0 where all are.
+        The memory of the smallest card that is not ruled out; 0 if all are.
     """
     ### BEGIN SOLUTION
     room = {memory: memory - context for memory, context in cards}
@@ -838,22 +856,22 @@ checks.lab02.smallest_card(smallest_card)
 # %% [markdown] id="hints-2-7"
 # <details><summary>Hint 1: which number</summary>
 #
-# Under a cap the allocator frees what it has cached, and tries again. Which of the three numbers
-# does it never go below?
+# When the allocator reaches a cap, it frees what it has cached, and tries again. Which
+# of the three numbers has no cached memory in it?
 # </details>
 # <details><summary>Hint 2: how much is available</summary>
 #
 # PyTorch can use the card's memory minus the context.
 # </details>
-# <details><summary>Hint 3: the smallest</summary>
+# <details><summary>Hint 3: no card</summary>
 #
-# `min(..., default=0)` accepts an empty list, too.
+# `min(..., default=0)` accepts an empty list.
 # </details>
 
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# In this ungraded part, `torch.cuda` replaces the `PretendGPU`.
+# This part isn't graded. `torch.cuda` replaces the `PretendGPU`.
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT

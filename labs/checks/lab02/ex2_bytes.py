@@ -45,7 +45,7 @@ def steady_peak(case: Case, result: Result, peak: int) -> None:
     expect.number_of_bytes(result["bytes"], peak, "steady_peak(step, gpu)", _faults_2_3(case))
     ran, wanted = read.integer(result["calls"], "steps that ran"), case["warmup"] + 1
     name = f"steady_peak with warmup={case['warmup']}"
-    expect.fact(ran == wanted, f"{name}: {ran} steps ran, and {wanted} should: warmup, then one.")
+    expect.fact(ran == wanted, f"{name}: {ran} steps ran, but {wanted} should: warmup, then one.")
 
 
 def _faults_2_3(case: Case) -> Faults:
@@ -65,21 +65,21 @@ def _faults_2_3(case: Case) -> Faults:
     del left
     ever = max(earlier, cold, steady)
     yield from {
-        "What lay there before the step is in it: read that too, and subtract it.": steady,
-        "It is the first step, without optimizer state, while kernels are tried out: warm up.": cold
-        - before,
-        "It is all there was in the first step: warm up, and subtract what lay there before.": cold,
+        "You counted what was there before the step: read that too, and subtract it.": steady,
+        "It is the first step, without optimizer state and with kernels still tried out: warm "
+        "up.": cold - before,
+        "It is all memory of the first step: warm up, and subtract what was there before.": cold,
         "It is the peak of an earlier run: reset it before the step.": ever - base,
-        "It is the highest peak of any run: reset it before the step, and subtract what lay there "
+        "It is the highest peak of any run: reset it before the step, and subtract what was there "
         "before the step.": ever,
         "It is the peak of the warm-up: reset it between warm-up and step.": cold - base,
-        "Nothing is left when a step is over: ask for the most that was there meanwhile, not for "
-        "what is there now.": after - base,
-        "It is what is there when the step is over: ask for the most there was meanwhile.": after,
-        "What is there after the step was subtracted, so what the step leaves behind is missing: "
-        "read what lies there before it.": steady - after,
-        "What lay there was read before the warm-up, which has left gradients and optimizer state "
-        "behind: read it after.": steady - before,
+        "Nothing is left when a step is over: read the most that was allocated during the step, "
+        "not what is allocated now.": after - base,
+        "It is what is allocated after the step: read the peak during it.": after,
+        "You subtracted what is there after the step, so what the step leaves behind is missing: "
+        "read before the step.": steady - after,
+        "You read what was there before the warm-up, which leaves gradients and optimizer state "
+        "behind: read it after the warm-up.": steady - before,
     }.items()
 
 
@@ -100,18 +100,18 @@ def activation_bytes(case: Case, result: Result, saved: int) -> None:
     expect.fact(
         read.integer(result["held"], "bytes held") >= saved
         or read.integer(result["bytes"], name) > saved,
-        f"{name}: what was saved is gone before forward is over, since neither your function nor "
-        "what pack returns holds it. Its address, and the id of its storage, then come again with "
-        "another tensor. Keep the storages themselves, or return tensor.detach() from pack.",
+        f"{name}: what was saved is freed before forward is over, since neither your function nor "
+        "pack's result holds it. Another tensor may then get the same address, and its storage the "
+        "same id. Keep the storages themselves, or return tensor.detach() from pack.",
     )
     expect.number_of_bytes(result["bytes"], saved, name, _faults_2_4(case, saved))
     left_behind = read.integer(result["left_behind"], "bytes left behind")
     faults = {
-        f"{name}: right, and parameters have gradients now. What autograd keeps is known when "
+        f"{name}: right, but parameters have gradients now. You know what autograd keeps once "
         "forward is over: run no backward.": read.flag(result, "went_backward"),
-        f"{name}: right, and {left_behind:,} bytes were left behind. Either something outside your "
+        f"{name}: right, but {left_behind:,} bytes were left behind. Either something outside your "
         "function holds the output or what was saved; or pack returns the tensor itself, and the "
-        "graph holds a tensor which holds the graph: return what has none.": left_behind != 0,
+        "graph holds a tensor that holds the graph: return one without.": left_behind != 0,
     }
     expect.no_fault(faults)
 
@@ -141,26 +141,26 @@ def _faults_2_4(case: Case, saved: int) -> expect.Faults:
     unsaved = buffers - _storages(model.state_dict().values())
     yield from {
         "It is the number of elements: ask each storage for its bytes.": saved // 4,
-        "Parameters and buffers are in it: they lie there whether autograd refers to them or "
+        "You counted parameters and buffers: they are there whether autograd saves them or "
         "not.": _total(packed),
-        "Buffers are in it: they lie there anyhow, as the parameters do.": saved
+        "You counted buffers: they are there anyway, like the parameters.": saved
         + _total(packed & buffers),
-        "A buffer is in it that state_dict() leaves out: model.buffers() has all.": saved
+        "You counted a buffer that state_dict() leaves out: model.buffers() lists all.": saved
         + _total(packed & unsaved),
-        "What is saved twice is in it twice: remember which storages you have met.": _whole(own),
+        "You counted twice what is saved twice: note which storages you saw.": _whole(own),
         "It adds up tensors: two views of one storage share its bytes.": sum(t.nbytes for t in own),
-        "It is what the saved tensors show: a view keeps its whole storage alive.": sum(
+        "You counted only the views' elements: a view keeps its whole storage alive.": sum(
             first_views.values()
         ),
-        "Weights are in it: what is saved of a Linear is a transposed view, another tensor with "
-        "the same storage. Compare storages.": _total(_storages(but_for(there))),
-        "Weights and buffers are in it: what is saved of a Linear is a transposed view, another "
-        "tensor with the same storage. Compare storages.": _total(_storages(but_for(parameters))),
-        "A storage is in it once for each tensor object: two views of one memory, or a weight and "
-        "its transpose, are two objects. Compare storages.": _whole(but_for(there)),
-        "A storage is in it once for each data_ptr of a tensor: a view of its second half begins "
-        "elsewhere. Compare storages.": _whole(but_for(there, Tensor.data_ptr)),
-        "It is the outputs of all modules: not what autograd keeps of them.": sum(outputs),
+        "You counted weights: what a Linear saves is a transposed view, another tensor with the "
+        "same storage. Compare storages.": _total(_storages(but_for(there))),
+        "You counted weights and buffers: what a Linear saves is a transposed view, another tensor "
+        "with the same storage. Compare storages.": _total(_storages(but_for(parameters))),
+        "You counted a storage once for each tensor object: two views of it, or a weight and its "
+        "transpose, are two objects. Compare storages.": _whole(but_for(there)),
+        "You counted a storage once for each data_ptr of a tensor: a view of its second half "
+        "starts at a different one. Compare storages.": _whole(but_for(there, Tensor.data_ptr)),
+        "You added up all modules' outputs: that isn't what autograd keeps.": sum(outputs),
     }.items()
 
 
@@ -203,26 +203,26 @@ class _Measured:
 @check(given.find_leaks, _PASSED_2_5, _cases_2_5, oracle=_Measured)
 def find_leaks(case: Case, result: Result, measured: _Measured) -> None:
     calls = read.integer(result["calls"], "calls of step")
-    expect.fact(calls == 1, f"step was called {calls} times: once is wanted.")
+    expect.fact(calls == 1, f"step was called {calls} times: call it once.")
     seen = _pairs(result["leaks"])
     name = f"a step that keeps {case['leak']}"
     sizes, wanted = _sizes(seen), _sizes(measured.leaks.elements())
     if sizes != wanted:
         shown = ", ".join(f"{size:,}" for size in sorted(sizes.elements())) or "nothing"
         reasons = _reasons(seen, sizes, wanted, measured)
-        expect.no_fault({f"{name}: {shown} came. {words}": fits for words, fits in reasons.items()})
+        expect.no_fault({f"{name}: got {shown}. {words}": fits for words, fits in reasons.items()})
     operations = ", ".join(sorted({op for op, _ in seen}))
     expect.fact(
         Counter(seen) == measured.leaks,
-        f"{name}: the bytes are right, and the operations are {operations}. The one that made the "
-        "storage is wanted, by func.overloadpacket.__name__, and none that used it later.",
+        f"{name}: the bytes are right, but the operations are {operations}. Name the one that made "
+        "the storage, by func.overloadpacket.__name__, not one that used it later.",
     )
 
 
 def _pairs(leaks: Any) -> list[tuple[str, int]]:
     expect.fact(
         isinstance(leaks, list) and all(isinstance(x, list) and len(x) == 2 for x in leaks),
-        f"a list of pairs (operation, bytes) is needed, and {str(leaks)[:100]} came.",
+        f"a list of pairs (operation, bytes) is needed, but {str(leaks)[:100]} came.",
     )
     return [(str(op), read.integer(num_bytes, "bytes of a leak")) for op, num_bytes in leaks]
 
@@ -246,25 +246,25 @@ def _reasons(
     is_silent, is_often = not extra and missing == wanted, bool(extra) and set(extra) <= set(wanted)
     is_slices = bool(extra) and extra <= Counter(view.nbytes for view in training.views)
     return {
-        "Something was left behind, and an empty list says that nothing was.": is_silent,
-        "A slice keeps the whole storage alive: give the bytes of the storage.": is_slices,
+        "Your list is empty, but something was left behind.": is_silent,
+        "A slice keeps the whole storage alive: return the bytes of the storage.": is_slices,
         "Several tensors that share a storage are one leak: list storages, not tensors.": is_often,
-        "Something is missing: what an operation makes for itself was never an object of "
-        "Python's, and the graph holds it in C++. Catch each tensor when it is born.": not extra,
-        "An operation whose name ends in _ changes a tensor and makes none, as the update does "
-        "with the parameters: leave out what was among its arguments.": in_place,
-        "What step() returned is in it: your function holds it while it looks. Let it go.": extra
+        "Something is missing: an operation may make tensors for itself, which the graph holds in "
+        "C++ and Python never sees. Catch each tensor when it is made.": not extra,
+        "An operation whose name ends in _ changes a tensor but makes none, as the update changes "
+        "the parameters: leave out what was among its arguments.": in_place,
+        "You listed what step() returned: your function holds it while it looks. Drop it.": extra
         <= loss,
-        "An operation wrote into an old tensor that came by keyword, out=...: look for what is "
-        "known among the keyword arguments too.": extra <= Counter([training.written.nbytes]),
-        "What lay there before the step is in it: a view of an old tensor makes no storage.": extra
+        "An operation wrote into an old tensor that was passed as out=...: look for known tensors "
+        "among the keyword arguments too.": extra <= Counter([training.written.nbytes]),
+        "You listed what was there before: a view of an old tensor makes no new storage.": extra
         <= old,
-        "The gradients are in it: a step is meant to leave them.": extra <= gradients,
-        "The optimizer's state is in it: a step is meant to leave it.": extra <= state,
-        "Gradients and optimizer state are in it: a step is meant to leave both.": is_steady,
-        "Garbage is in it, that refers to itself and waits for Python's collector: collect before "
-        "you look.": extra <= garbage,
-        "More than one thing is in it that is no leak: gradients, optimizer state, what step() "
+        "You listed gradients: a step is meant to leave them.": extra <= gradients,
+        "You listed the optimizer's state: a step is meant to leave it.": extra <= state,
+        "You listed gradients and optimizer state: a step is meant to leave both.": is_steady,
+        "You listed garbage: objects that refer to themselves wait for Python's collector. Collect "
+        "before you look.": extra <= garbage,
+        "You listed several things that aren't leaks: gradients, optimizer state, what step() "
         "returned, or garbage not yet collected.": extra <= gradients + state + loss + garbage,
-        "Some are not storages that the step made and that still live: print each pair.": True,
+        "Some aren't storages that the step made and left behind: print each pair.": True,
     }

@@ -23,7 +23,7 @@ def expect_time(seen: float, wanted: float, name: str, faults: Faults) -> None:
         wanted,
         faults,
         otherwise="It is none of the usual faults. Run it on a PretendGPU in a cell of your own, "
-        "and print each time that it takes.",
+        "and print each time that it measures.",
         tolerance=_TOLERANCE,
         where=f"{name}: {seen:.4g} is off by {seen / wanted - 1:+,.1%}. ",
     )
@@ -53,9 +53,9 @@ def step_seconds(case: Case, result: Result) -> None:
         else "warmup and repeats say how many to run, and both are arguments"
     )
     faults = {
-        f"{name}: {runs} steps ran, and {wanted} should. Maybe {why}.": runs != wanted,
-        f"{name}: the clock that was handed over was never read, so these are the seconds of "
-        "another one: call clock().": result["readings"] == 0,
+        f"{name}: {runs} steps ran, but {wanted} should. Maybe {why}.": runs != wanted,
+        f"{name}: the argument clock was never read, so these seconds come from a different clock: "
+        "call clock().": result["readings"] == 0,
     }
     expect.no_fault(faults)
     times = [case["seconds"] * factor for factor in case["slowness"]]
@@ -67,19 +67,19 @@ def _faults_2_1(cold: list[float], steady: list[float]) -> Faults:
     spilled = [sum(cold) + steady[0], *steady[1:]]
     middle = "of the two steps in the middle: the median of an even number is their mean."
     yield from {
-        "That is how long a launch takes: when the clock was read the second time, the step was "
-        "still in the queue.": LAUNCH_SECONDS,
+        "That is how long a launch takes: at the second reading of the clock, the step was still "
+        "in the queue.": LAUNCH_SECONDS,
         "Work of the warm-up was still in the queue when the clock started: wait for it "
         "first.": statistics.median(spilled),
-        "It is a mean, with work of the warm-up in it: wait before the clock starts, then time "
-        "step by step.": statistics.mean(spilled),
-        "It is the mean, which one slow step has moved: take the median.": statistics.mean(steady),
-        "It is the sum of all timed steps: one of them is wanted.": sum(steady),
+        "It is a mean that includes work of the warm-up: wait before the clock starts, then time "
+        "each step.": statistics.mean(spilled),
+        "It is the mean, which one slow step changes: take the median.": statistics.mean(steady),
+        "It is the sum of all timed steps: take the median.": sum(steady),
         "It is the fastest step: take the median.": min(steady),
         "The warm-up steps are among the timed ones.": statistics.median(cold + steady),
         f"It is the lower {middle}": statistics.median_low(steady),
         f"It is the upper {middle}": statistics.median_high(steady),
-        "It is in milliseconds: seconds are wanted.": 1000 * statistics.median(steady),
+        "It is in milliseconds: return seconds.": 1000 * statistics.median(steady),
     }.items()
 
 
@@ -104,7 +104,7 @@ def slowdown(case: Case, result: Result) -> None:
     name = f"slowdown with repeats={case['repeats']}"
     expect_time(ratio, case["ratio"], name, _faults_2_2(case, ratio, order))
     if case["repeats"] == 1:
-        words = f"{name}: {len(order)} steps ran, and 4 should: one untimed of each, then one pair."
+        words = f"{name}: {len(order)} steps ran, but 4 should: one untimed of each, then one pair."
         expect.fact(len(order) == 4, words)
 
 
@@ -113,26 +113,26 @@ def _faults_2_2(case: Case, seen: float, order: Sequence[Any]) -> Faults:
     launches = "Two launches take the same time whatever was launched"
     yield f"{launches}: wait for each step before you read the clock.", 1.0
     if len(order) == 4 * case["repeats"] and order[::2] == order[1::2]:
-        warm = "An untimed run comes before every timed one, and the machine changes meanwhile"
+        warm = "You run an untimed step before every timed one, and the machine changes meanwhile"
         yield f"{warm}: run each step once before the first pair, and no more.", seen
     if case["repeats"] == 1:
-        cold = "The first run of each is cold, and yours is timed: run each once before."
+        cold = "The first run of each is cold, but you time it: run each once before."
         yield cold, wanted * _COLD[1] / _COLD[0]
         alone = "One of the two was cold when it was timed: run each once before, plain and other."
         yield from ((alone, wanted * ratio) for ratio in (1 / _COLD[1], _COLD[1]))
     pairs = [order[i : i + 2] for i in range(0, len(order), 2)]
     if not all(sorted(map(str, pair)) == ["other", "plain"] for pair in pairs):
-        slowed = "The two did not run in turn, and the machine has slowed down in between"
+        slowed = "The two did not run in turn, and the machine slowed down in between"
         yield f"{slowed}: run a pair, then the next pair.", seen
     times = [case["seconds"] * factor for factor in case["slowness"][2:]]
     plain, other = times[::2], [wanted * seconds for seconds in times[1::2]]
     mean = statistics.mean(b / a for a, b in zip(plain, other, strict=True))
     medians = statistics.median(other) / statistics.median(plain)
     yield from {
-        "It is the other way round: how many times as long as plain does other take?": 1 / wanted,
-        "It is what comes on top: how many times as long is wanted.": wanted - 1,
-        "It is the mean of the ratios: pairs that met a busy machine have moved it.": mean,
-        "It is a ratio of two medians: each is taken over a machine that was fast and then slow, "
-        "and the pairs are lost. Divide first.": medians,
+        "It is upside down: how many times as long as plain does other take?": 1 / wanted,
+        "It is just the added share: return how many times as long it takes.": wanted - 1,
+        "It is the mean of the ratios, which a busy moment changes a lot: take the median.": mean,
+        "It is a ratio of two medians: the machine was fast, then slow, and a median ignores which "
+        "steps were a pair. Divide first.": medians,
         "It is a ratio of two sums: the slowest steps decide it.": sum(other) / sum(plain),
     }.items()

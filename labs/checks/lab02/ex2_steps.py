@@ -13,7 +13,7 @@ from .given.machine import PretendGPU
 
 _PASSED_2_6 = "forward, backward and samples per second of three steps, two plain, one checkpointed"
 _PHASES = ("forward_bytes", "backward_bytes")
-_INCREMENT = "What lay there before is subtracted, as in 2.3: here the whole is wanted"
+_INCREMENT = "You subtracted what was there before, as in 2.3: here, return the whole peak"
 _PASSED_2_7 = "the smallest card that leaves PyTorch what the step needs"
 
 
@@ -51,7 +51,7 @@ def profile_step(case: Case, result: Result, phases: Mapping[str, int]) -> None:
     seen = answered.fields(result["profile"], (*_PHASES, "samples_per_second"))
     updates = read.integer(result["updates"], "number of steps")
     faults = {
-        f"{updates} steps ran, and one of warm-up and {case['repeats']} timed ones are wanted: "
+        f"{updates} steps ran, but one of warm-up and {case['repeats']} timed ones are needed: "
         "repeats says how many.": updates <= case["repeats"],
     }
     for key in _PHASES:
@@ -90,7 +90,7 @@ def _faults_2_6(case: Case, phase: str) -> expect.Faults:
     both = max(forward, backward)
     yield from {
         "forward": {
-            "The peak was reset before zero_grad, so the last step's gradients are in it: reset "
+            "You reset the peak before zero_grad, so it includes the last step's gradients: reset "
             "it after.": max(there, forward),
             f"{_INCREMENT}.": forward - there,
             f"{_INCREMENT}, parameters and optimizer state with it.": forward - cleared,
@@ -98,17 +98,17 @@ def _faults_2_6(case: Case, phase: str) -> expect.Faults:
             "It is the peak of the whole step: reset the peak before each phase, and read it "
             "after each.": max(forward, backward, update),
             "It is the peak of forward and backward: read it before backward begins.": both,
-            "It is what is there when forward is over: ask for the most there was.": between,
+            "It is what is allocated after forward: read the most during it.": between,
             "The last step's gradients are still there: zero_grad comes first.": uncleared,
-            "The loss of the step before is still there, in a variable: let go of it.": forward + 4,
+            "The loss of the step before is still held by a variable: delete it.": forward + 4,
         },
         "backward": {
             f"{_INCREMENT}.": backward - there,
             f"{_INCREMENT}, parameters and optimizer state with it.": backward - cleared,
             f"{_INCREMENT}, what forward saved with it.": backward - between,
             "It is a first step's: no optimizer state is there yet.": cold_backward,
-            "Forward's peak is in it: reset the peak between the two.": both,
-            "It is what is there when backward is over: ask for the most there was.": after,
+            "Your number includes forward's peak: reset it in between.": both,
+            "It is what is allocated after backward: read the most during it.": after,
         },
     }[phase].items()
 
@@ -123,12 +123,12 @@ def _rate_faults(case: Case, step: float) -> expect.Faults:
     samples, update = case["num_samples"], case["update_seconds"]
     slow = 4 * update / case["repeats"]
     yield from {
-        "The update is not in it: a step is forward, backward and update.": samples
+        "You left out the update: a step is forward, backward and update.": samples
         / (step - update),
-        "It is seconds a sample, the other way round.": step / samples,
-        "It is steps a second: each step sees num_samples of them.": 1 / step,
+        "It is seconds per sample: turn it round.": step / samples,
+        "It is steps per second: each step sees num_samples samples.": 1 / step,
         "It is the seconds of a step.": step,
-        "A slow step has moved it: take the median step.": samples / (step + slow),
+        "One slow step changed it a lot: take the median step.": samples / (step + slow),
     }.items()
 
 
@@ -165,7 +165,7 @@ def smallest_card(case: Case, result: Result) -> None:
         _smallest(case),
         _faults_2_7(case),
         otherwise=f"{seen:,} bytes are not the memory of the smallest card that is not ruled out: "
-        "which number does a capped run never go below, and what is left to PyTorch?",
+        "which number does a capped run never go below, and what is left for PyTorch?",
         where=f"{name}: ",
     )
 
@@ -179,17 +179,17 @@ def _faults_2_7(case: Case) -> Faults:
     narrowest, left = min(room, key=room.__getitem__, default=0), min(room.values(), default=0)
     yield from {
         "One that leaves PyTorch exactly what the step needs is enough: >=, not >.": exact,
-        "PyTorch cannot have what CUDA's context holds: take it off.": without,
-        "That card holds all that a free run reserved. Under a cap the allocator gives back the "
-        "blocks that it keeps, and the step runs on a smaller one.": _smallest(case, "reserved"),
-        "That card holds all that the allocator reserved, and nothing is taken off for CUDA's "
-        "context.": _smallest(case, "reserved", context=False),
-        "That holds what nvidia-smi showed of a free run, which takes more than it needs.": seen,
-        "That card holds what nvidia-smi showed, and a second context beside the one in "
-        "it.": _smallest(case, "seen"),
+        "PyTorch can't use what CUDA's context holds: subtract it.": without,
+        "That card holds all that an uncapped run reserved. Under a cap the allocator gives back "
+        "the blocks that it keeps, and the step runs on less.": _smallest(case, "reserved"),
+        "That card holds all that the allocator reserved, but CUDA's context isn't "
+        "subtracted.": _smallest(case, "reserved", context=False),
+        "That holds what nvidia-smi showed uncapped, which takes more than it needs.": seen,
+        "That card holds what nvidia-smi showed plus a second context, but nvidia-smi includes the "
+        "context.": _smallest(case, "seen"),
         "The step may run on that card, and on a smaller one too: it is the largest.": largest,
         "The step runs on that card, and on a smaller one too: it is the first in the list.": first,
-        "That card leaves PyTorch the least room that is enough, since its context holds more: one "
-        "with less memory is enough too.": narrowest,
-        "That is what the card leaves to PyTorch: the card's memory is wanted.": left,
+        "That card leaves PyTorch the least room that is enough, since its context holds more: a "
+        "card with less memory is enough too.": narrowest,
+        "That is what the card leaves to PyTorch: return the card's memory.": left,
     }.items()

@@ -16,7 +16,7 @@ forgets_to_wait_for_the_warmup = wrong(
     "        start",
 )
 takes_the_mean = wrong(
-    "It is the mean, which one slow step has moved", "statistics.median", "statistics.mean"
+    "It is the mean, which one slow step changes", "statistics.median", "statistics.mean"
 )
 adds_them_up = wrong("It is the sum of all timed steps", "statistics.median", "sum")
 takes_the_fastest = wrong("It is the fastest step", "statistics.median", "min")
@@ -36,10 +36,10 @@ has_its_own_idea_of_how_often = wrong(
     "range(20)",
 )
 subtracts_the_wrong_way = wrong(
-    "should be positive and finite, and is -", "clock() - start", "start - clock()"
+    "should be positive and finite, but is -", "clock() - start", "start - clock()"
 )
 prints_and_returns_nothing = wrong(
-    "should be a number, and is None",
+    "should be a number, but is None",
     "return statistics.median(seconds)",
     "print(statistics.median(seconds))",
 )
@@ -56,7 +56,7 @@ takes_a_low_median = wrong(
     "It is the lower of the two steps", "statistics.median", "statistics.median_low"
 )
 reads_the_computers_clock = wrong(
-    "so these are the seconds of another one",
+    "so these seconds come from a different clock",
     "    seconds =",
     "    from time import perf_counter as clock\n    seconds =",
 )
@@ -67,7 +67,7 @@ def warmed(step, warmup):
         step()
 
 
-@wrong("It is a mean, with work of the warm-up")
+@wrong("It is a mean that includes work of the warm-up")
 def waits_at_the_very_end(step, gpu, clock, *, warmup, repeats):
     warmed(step, warmup)
     start = clock()

@@ -14,10 +14,10 @@ warms_up_each_pair = wrong(
     "(other, gpu, clock, warmup=1",
 )
 takes_the_mean = wrong("It is the mean of the ratios", "statistics.median", "statistics.mean")
-divides_the_other_way = wrong("It is the other way round", "second / first", "first / second")
-gives_what_comes_on_top = wrong("It is what comes on top", "second / first", "second / first - 1")
+divides_the_other_way = wrong("It is upside down", "second / first", "first / second")
+gives_what_comes_on_top = wrong("just the added share", "second / first", "second / first - 1")
 times_the_cold_runs = wrong(
-    "The first run of each is cold, and yours", "    plain()\n    other()\n", ""
+    "The first run of each is cold, but you", "    plain()\n    other()\n", ""
 )
 warms_up_plain_alone = wrong("One of the two was cold", "    other()\n", "")
 
@@ -74,7 +74,7 @@ never_waits = wrong("Two launches take the same time")(by_hand(lambda gpu: None)
 waits_once_a_pair = wrong("It is none of the usual faults")(by_hand(lambda gpu: gpu.synchronize()))
 
 
-@wrong("steps ran, and 4 should")
+@wrong("steps ran, but 4 should")
 def always_times_nine_pairs(plain, other, gpu, clock, *, repeats):
     plain()
     other()

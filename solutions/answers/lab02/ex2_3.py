@@ -3,14 +3,14 @@
 from solutions.answers import right, wrong
 from tutorial_lib import memory
 
-subtracts_nothing = wrong("What lay there before the step is in it: read", " - there_before", "")
+subtracts_nothing = wrong("You counted what was there before the step", " - there_before", "")
 measures_the_first_step = wrong(
     "It is the first step, without optimizer state",
     "    for _ in range(warmup):\n        step()\n",
     "",
 )
 measures_the_first_step_and_all_there_is = wrong(
-    "It is all there was in the first step", "range(warmup)", "range(0)", " - there_before", ""
+    "It is all memory of the first step", "range(warmup)", "range(0)", " - there_before", ""
 )
 never_resets = wrong("It is the peak of an earlier run", "    gpu.reset_peak_memory_stats()\n", "")
 reads_the_mark_that_is_there = wrong(
@@ -31,24 +31,24 @@ reads_what_is_left = wrong(
     "Nothing is left when a step is over", "gpu.max_memory_allocated()", "gpu.memory_allocated()"
 )
 reads_what_is_there = wrong(
-    "It is what is there when the step is over",
+    "It is what is allocated after the step",
     "gpu.max_memory_allocated() - there_before",
     "gpu.memory_allocated()",
 )
 reads_the_ground_too_early = wrong(
-    "What lay there was read before the warm-up",
+    "You read what was there before the warm-up",
     "    there_before = gpu.memory_allocated()\n",
     "",
     "    for _",
     "    there_before = gpu.memory_allocated()\n    for _",
 )
 reads_the_ground_too_late = wrong(
-    "What is there after the step was subtracted", "- there_before", "- gpu.memory_allocated()"
+    "You subtracted what is there after the step", "- there_before", "- gpu.memory_allocated()"
 )
 gives_mebibytes = wrong(
-    "should be an int, and is 0.", "- there_before", "/ 2**20 - there_before / 2**20"
+    "should be an int, but is 0.", "- there_before", "/ 2**20 - there_before / 2**20"
 )
-warms_up_once = wrong("2 steps ran, and 3 should", "range(warmup)", "range(1)")
+warms_up_once = wrong("2 steps ran, but 3 should", "range(warmup)", "range(1)")
 wipes_then_reads = right(
     "    there_before = gpu.memory_allocated()\n",
     "",

@@ -5,12 +5,12 @@ import torch
 from solutions.answers import right, wrong
 from tutorial_lib import memory
 
-counts_everything = wrong("Parameters and buffers are in it", "saved - resident", "saved")
+counts_everything = wrong("You counted parameters and buffers", "saved - resident", "saved")
 forgets_the_buffers = wrong(
-    "Buffers are in it", "[*model.parameters(), *model.buffers()]", "model.parameters()"
+    "You counted buffers:", "[*model.parameters(), *model.buffers()]", "model.parameters()"
 )
 counts_a_storage_each_time = wrong(
-    "What is saved twice is in it twice",
+    "You counted twice what is saved twice",
     "set()",
     "[]",
     "saved.add(",
@@ -19,7 +19,7 @@ counts_a_storage_each_time = wrong(
     "saved if storage not in resident",
 )
 compares_tensors_and_not_storages = wrong(
-    "Weights are in it: what is saved of a Linear",
+    "You counted weights: what a Linear saves",
     "t.untyped_storage() for t",
     "id(t) for t",
     "saved.add(",
@@ -28,7 +28,7 @@ compares_tensors_and_not_storages = wrong(
     "",
 )
 compares_with_parameters_alone = wrong(
-    "Weights and buffers are in it",
+    "You counted weights and buffers",
     "t.untyped_storage() for t in [*model.parameters(), *model.buffers()]",
     "id(parameter) for parameter in model.parameters()",
     "saved.add(",
@@ -46,7 +46,7 @@ takes_the_state_dict_for_all = wrong(
 )
 goes_backward = wrong("run no backward", "        forward()", "        forward().backward()")
 remembers_addresses_alone = wrong(
-    "what was saved is gone before forward is over",
+    "what was saved is freed before forward is over",
     "saved = set()",
     "saved = {}",
     "saved.add(tensor.untyped_storage())",
@@ -113,7 +113,7 @@ def counts_what_the_views_show(forward, model):
     return sum(size for storage, size in shown.items() if storage not in resident)
 
 
-@wrong("It is the outputs of all modules")
+@wrong("You added up all modules' outputs")
 def adds_up_the_outputs_of_modules(forward, model):
     sizes = []
     hooks = [

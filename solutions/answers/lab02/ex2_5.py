@@ -11,28 +11,28 @@ from solutions.answers import right, solved, wrong
 from tutorial_lib import memory
 
 forgets_the_optimizer = wrong(
-    "The optimizer's state is in it", ", list(optimizer.state.values())", ""
+    "You listed the optimizer's state", ", list(optimizer.state.values())", ""
 )
-forgets_the_gradients = wrong("The gradients are in it", "gradients, list(", "*(")
-lists_all_that_lives = wrong("Gradients and optimizer state are in it", " if s not in meant", "")
-looks_before_the_collector_came = wrong("Garbage is in it", "    gc.collect()\n", "")
+forgets_the_gradients = wrong("You listed gradients: a step", "gradients, list(", "*(")
+lists_all_that_lives = wrong("You listed gradients and optimizer state", " if s not in meant", "")
+looks_before_the_collector_came = wrong("You listed garbage", "    gc.collect()\n", "")
 lists_all_births = wrong(
-    "More than one thing is in it that is no leak",
+    "You listed several things that aren't leaks",
     "    gc.collect()\n",
     "",
     " if s not in meant",
     "",
 )
 holds_what_the_step_returned = wrong(
-    "What step() returned is in it", "        step()", "        loss = step()"
+    "You listed what step() returned", "        step()", "        loss = step()"
 )
 warms_up = wrong("step was called 2 times", "    with Births", "    step()\n    with Births")
 gives_the_sum = wrong(
-    "a list of pairs (operation, bytes) is needed",
+    "a list of pairs (operation, bytes) is needed, but",
     "[(op, storage.nbytes()) for op, storage in left]",
     "sum(storage.nbytes() for _, storage in left)",
 )
-sees_nothing = wrong("an empty list says that nothing was", "in left]", "in []]")
+sees_nothing = wrong("Your list is empty, but something was", "in left]", "in []]")
 
 
 def collected(step, mode=None):
@@ -86,12 +86,12 @@ class ByPosition(Results):
         return storages(args)
 
 
-@wrong("that came by keyword, out=")
+@wrong("that was passed as out=")
 def forgets_the_keywords(step, model, optimizer):
     return pairs(collected(step, ByPosition()), no_leak(model, optimizer))
 
 
-@wrong("What lay there before the step is in it")
+@wrong("You listed what was there before:")
 def takes_views_for_new(step, model, optimizer):
     old = storages(list(model.parameters()))
     return pairs(collected(step, Results()), no_leak(model, optimizer) | old)
@@ -103,7 +103,7 @@ def python_knows():
         return [o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)]
 
 
-@wrong("was never an object of Python's")
+@wrong("the graph holds in C++ and Python never sees")
 def asks_python_for_its_tensors(step, model, optimizer):
     before = storages(python_knows())
     step()
@@ -144,7 +144,7 @@ class LastUse(solved("lab02").Births):
         return out
 
 
-@wrong("the bytes are right, and the operations are")
+@wrong("the bytes are right, but the operations are")
 def names_the_last_operation(step, model, optimizer):
     return pairs(collected(step, LastUse()), no_leak(model, optimizer))
 

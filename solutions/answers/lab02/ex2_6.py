@@ -5,7 +5,7 @@ import statistics
 from solutions.answers import right, solved, wrong
 
 resets_once = wrong(
-    "Forward's peak is in it",
+    "Your number includes forward's peak",
     "        gpu.reset_peak_memory_stats()\n        loss.",
     "        loss.",
 )
@@ -26,24 +26,24 @@ never_resets = wrong(
     "        loss.",
 )
 reads_what_is_there = wrong(
-    "It is what is there when forward is over",
+    "It is what is allocated after forward",
     '["forward_bytes"] = gpu.max_memory',
     '["forward_bytes"] = gpu.memory',
 )
 reads_what_backward_left = wrong(
-    "It is what is there when backward is over",
+    "It is what is allocated after backward",
     '["backward_bytes"] = gpu.max_memory',
     '["backward_bytes"] = gpu.memory',
 )
 wipes_before_it_clears = wrong(
-    "The peak was reset before zero_grad",
+    "You reset the peak before zero_grad",
     "        optimizer.zero_grad()\n",
     "",
     "stats()\n        loss =",
     "stats()\n        optimizer.zero_grad()\n        loss =",
 )
 subtracts_what_lay_there = wrong(
-    "here the whole is wanted.",
+    "here, return the whole peak.",
     "        optimizer.zero",
     "        there = gpu.memory_allocated()\n        optimizer.zero",
     "max_memory_allocated()\n        gpu",
@@ -52,7 +52,7 @@ subtracts_what_lay_there = wrong(
     "allocated() - there\n        optimizer.step",
 )
 subtracts_what_stays = wrong(
-    "here the whole is wanted, parameters and optimizer state",
+    "here, return the whole peak, parameters and optimizer state",
     "zero_grad()\n",
     "zero_grad()\n        there = gpu.memory_allocated()\n",
     "max_memory_allocated()\n        gpu",
@@ -61,9 +61,9 @@ subtracts_what_stays = wrong(
     "allocated() - there\n        optimizer.step",
 )
 times_three_whatever_was_asked = wrong(
-    "4 steps ran, and one of warm-up and", "repeats=repeats", "repeats=3"
+    "4 steps ran, but one of warm-up and", "repeats=repeats", "repeats=3"
 )
-starts_cold = wrong("5 steps ran, and one of warm-up and", "warmup=1", "warmup=0")
+starts_cold = wrong("5 steps ran, but one of warm-up and", "warmup=1", "warmup=0")
 reads_the_first_step = wrong(
     "It is a first step's",
     "    seconds =",
@@ -75,14 +75,14 @@ never_zeroes = wrong(
     "The last step's gradients are still there", "        optimizer.zero_grad()\n", ""
 )
 holds_the_last_loss = wrong(
-    "The loss of the step before is still there",
+    "The loss of the step before is still held",
     "peaks = {}",
     "peaks, loss = {}, None",
     "        loss =",
     "        nonlocal loss\n        loss =",
 )
 takes_the_mean = wrong(
-    "A slow step has moved it: take",
+    "One slow step changed it a lot: take",
     "step_seconds(one_step, gpu, clock, warmup=1, repeats=repeats)",
     "statistics.mean(\n"
     "        step_seconds(one_step, gpu, clock, warmup=place == 0, repeats=1)\n"
@@ -90,9 +90,9 @@ takes_the_mean = wrong(
     "    )",
 )
 turns_the_rate_round = wrong(
-    "It is seconds a sample", "num_samples / seconds", "seconds / num_samples"
+    "It is seconds per sample", "num_samples / seconds", "seconds / num_samples"
 )
-forgets_the_batch = wrong("It is steps a second", "num_samples / seconds", "1 / seconds")
+forgets_the_batch = wrong("It is steps per second", "num_samples / seconds", "1 / seconds")
 gives_a_tuple = wrong(
     "a dict with the keys forward_bytes",
     '{**peaks, "samples_per_second": num_samples / seconds}',
@@ -135,7 +135,7 @@ class Step:
         return {**peaks, "samples_per_second": rate}
 
 
-@wrong("The update is not in it")
+@wrong("You left out the update")
 def leaves_the_update_out_of_the_time(loss_fn, optimizer, gpu, clock, *, num_samples, repeats):
     step, times = Step(loss_fn, optimizer, gpu), []
     for _ in range(repeats + 1):

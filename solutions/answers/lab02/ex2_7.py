@@ -13,9 +13,9 @@ goes_by_nvidia_smi = wrong(
     'run["seen"]',
 )
 takes_the_context_off_what_shows_it = wrong("a second context", 'run["allocated"]', 'run["seen"]')
-forgets_the_context = wrong("cannot have what CUDA's context", "memory - context", "memory")
+forgets_the_context = wrong("can't use what CUDA's context", "memory - context", "memory")
 reserved_and_no_context = wrong(
-    "nothing is taken off", "memory - context", "memory", 'run["allocated"]', 'run["reserved"]'
+    "context isn't subtracted", "memory - context", "memory", 'run["allocated"]', 'run["reserved"]'
 )
 takes_the_largest = wrong("it is the largest", "min(", "max(")
 takes_the_first = wrong(
@@ -25,7 +25,7 @@ gives_the_room = wrong("what the card leaves to PyTorch", "[memory for", "[room[
 leaves_a_share_free = wrong(
     "are not the memory of the smallest", 'run["allocated"]', 'run["allocated"] * 1.05'
 )
-gives_none = wrong("should be an int, and is None", "default=0", "default=None")
+gives_none = wrong("should be an int, but is None", "default=0", "default=None")
 wants_more_than_enough = wrong("exactly what the step needs is enough", ">=", ">")
 takes_the_least_room = wrong(
     "the least room that is enough",

@@ -34,7 +34,7 @@ class PretendGPU(StorageLog):
     `now` is the clock. No operation of PyTorch takes any time on it, only what is launched.
 
     Args:
-        model: Its parameters and buffers lie on the device from the beginning.
+        model: Its parameters and buffers are on the device from the beginning.
         slowness: How many times as long as usual each launch takes, from the first on; the last
             one holds for all that follow.
 
