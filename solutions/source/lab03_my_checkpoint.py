@@ -1,12 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 03: my checkpoint
 #
-# You write the core of `torch.utils.checkpoint`: first as an `autograd.Function`, which many
-# projects still use, then with hooks, as PyTorch does today. At the end your function can replace
-# PyTorch's: its gradients are the same to the last bit, and its peak to the last byte.
+# You write the core of `torch.utils.checkpoint`: first as an `autograd.Function`, then
+# with hooks, as PyTorch does today. At the end your function has the same gradients as
+# PyTorch's to the last bit, and the same peak to the last byte.
 #
-# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Chapters 04 and 05 prepare you for this
-# lab.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Read chapters 04 and 05 first.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -17,9 +16,9 @@
 # | 3.5 | several backwards, and tensors that live no longer than needed | 3 |
 # | 3.6 | `checkpoint` itself | 3 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. The checks compare gradients, count bytes and block runs, and refuse
-# `torch.utils.checkpoint`. Where a cell says `guess = None`, write a number first.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants
+# may go into your own cells above it. In each `guess = None`, replace `None` with a
+# number before you go on. The checks refuse `torch.utils.checkpoint`.
 
 # %% id="imports"
 import contextlib
@@ -42,10 +41,10 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 
 # %% [markdown] id="the-mark"
-# ## The mark to reach
+# ## The peak to reach
 #
-# Here are six transformer blocks. A step runs each with `call(block, x)`, which is `block(x)` or a
-# checkpoint of it.
+# A step runs six transformer blocks. `call(block, h)` runs one block, either plainly or
+# checkpointed.
 
 # %% id="blocks"
 torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
@@ -83,10 +82,11 @@ def same(some, others):
 
 
 # %% [markdown] id="predict-mark"
-# **Predict.** All six blocks are checkpointed. What percentage of the peak is left?
+# **Predict.** All six blocks are checkpointed. What percentage of the plain step's peak
+# is left?
 
 # %% id="guess-mark"
-guess = None  # per cent
+guess = None  # percent
 
 
 # %% id="given-plain"
@@ -105,17 +105,18 @@ print(f"{left:.0f} %{beside(guess, left)}")
 goal
 
 # %% [markdown] id="read-mark"
-# The weights' gradients are in memory either way, and while a block runs backward, all of *its*
-# tensors are back. The second number is the peak to reach.
+# What is left is mostly the weights' gradients, and all tensors of the block that is
+# running backward. The second number is the peak to reach.
 
 # %% [markdown] id="text-3-1"
 # ## 3.1 Discard and recompute
 #
 # Difficulty 2/5 · importance 4/5 · 12 minutes
 #
-# An `autograd.Function` has a forward, in which autograd records nothing, and a backward, which
-# gets the gradient of the output. In forward, run the function and save only its inputs. In
-# backward, run the function again with gradients on, and go backward through the new graph.
+# Write `Discard`, an `autograd.Function`. In forward, where autograd records nothing,
+# run the function and save only its inputs. In backward, which gets the output's
+# gradient, run the function again with gradients on, and go backward through the new
+# graph.
 #
 # The goal: autograd saves only a block's input, and each block runs exactly twice.
 
@@ -138,7 +139,7 @@ class Discard(torch.autograd.Function):
     def backward(ctx, grad_output: Tensor) -> tuple:
         """Recompute, and go backward through the recomputation.
 
-        Fills the `.grad` of the function's parameters, as any backward.
+        Fills the `.grad` of the function's parameters, as any backward does.
 
         Returns:
             A gradient for each argument of forward after ctx, None where there is none.
@@ -159,29 +160,31 @@ checks.lab03.discard(Discard)
 # %% [markdown] id="hints-3-1"
 # <details><summary>Hint 1: forward</summary>
 #
-# Store the function on `ctx`, and pass the tensors to `ctx.save_for_backward`: `ctx.saved_tensors`
-# returns them.
+# Store the function on `ctx`, and pass the tensors to `ctx.save_for_backward`. In
+# backward, `ctx.saved_tensors` returns them.
 # </details>
 # <details><summary>Hint 2: why detach?</summary>
 #
-# The saved inputs still belong to the previous blocks' graph. Give the recomputation detached
-# inputs that require a gradient where the originals did.
+# The saved inputs still belong to the previous blocks' graph. Give the recomputation
+# detached inputs that require a gradient if the originals did.
 # </details>
 # <details><summary>Hint 3: going backward</summary>
 #
-# Backward runs with gradients off: `torch.enable_grad()` turns them on. Then
-# `torch.autograd.backward`, given the output and the gradient that arrived, fills the `.grad` of
-# your detached inputs and of the parameters. For the function, return None.
+# In backward, gradients are off: `torch.enable_grad()` turns them on. Then
+# `torch.autograd.backward(output, grad_output)` fills the `.grad` of your detached
+# inputs and of the parameters. The argument `function` has no gradient: return None for
+# it.
 # </details>
 
 # %% [markdown] id="after-3-1"
-# This version has a flaw. Here the first block's input is data, which doesn't require a gradient.
+# This version has a flaw. The first block's input is data, which doesn't require a
+# gradient.
 #
-# **Predict.** You compute the loss from the last block's output. How many parameters of the six
-# blocks receive a gradient?
+# **Predict.** After a step with `Discard`, how many parameter tensors of the six blocks
+# have a gradient?
 
 # %% id="guess-cut"
-guess = None  # parameters
+guess = None  # parameter tensors
 
 # %% id="cut-graph"
 try:
@@ -192,31 +195,33 @@ reached = sum(parameter.grad is not None for parameter in blocks.parameters())
 print(f"{reached} parameters{beside(guess, reached)}")
 
 # %% [markdown] id="read-cut-graph"
-# Autograd looks only at a Function's tensor arguments. Here none of them requires a gradient, so no
-# block's output does either, and backward raises an error. With a trainable layer after the blocks
-# there is no error: that layer learns, and the blocks don't. PyTorch still has this form, as
-# `use_reentrant=True`.
+# Autograd looks only at a Function's tensor arguments, not at the parameters that the
+# function uses. The first block's input requires no gradient, so its output doesn't
+# either, and the same holds for every later block. So backward raises an error. With a
+# trainable layer after the blocks there is no error: that layer learns, and the blocks
+# don't.
 
 # %% [markdown] id="text-3-2"
 # ## 3.2 With hooks
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# With hooks, the graph stays as it is. Inside `saved_tensors_hooks(pack, unpack)` autograd keeps
-# what `pack(tensor)` returns, here a number, and calls `unpack` with it when backward needs the
-# tensor:
+# Under `saved_tensors_hooks(pack, unpack)`, forward builds its usual graph. Autograd
+# keeps what `pack(tensor)` returns, here a number, and calls `unpack` with it when
+# backward needs the tensor:
 #
 # ```text
 # forward      pack(a) -> 0    pack(b) -> 1    pack(c) -> 2
-# backward     unpack(2): run again, collect a, b, c, stop; give c, then b, then a
+# backward     unpack(2): run again, collect a, b, c, stop; return c, then b, then a
 # ```
 #
-# The recomputation saves the same tensors in the same order, so the number identifies the tensor.
-# Like PyTorch, stop recomputing once the last saved tensor arrives. Only an exception gets you out
-# of somebody else's function: raise `StopEarlyError`, defined below.
+# The recomputation saves the same tensors in the same order, so the number identifies
+# the tensor. Stop recomputing once the last tensor has been collected. Only an
+# exception gets you out of somebody else's function: raise `StopEarlyError`, defined
+# below.
 #
-# **Predict.** How many times is `pack` called in an MLP (Linear, GELU, Linear) on data that doesn't
-# require a gradient?
+# **Predict.** How many times does the forward of an MLP (Linear, GELU, Linear) call
+# `pack`, if its input doesn't require a gradient?
 
 # %% id="guess-pack"
 guess = None  # calls
@@ -244,17 +249,18 @@ print(f"{len(seen)} calls{beside(guess, len(seen))}")
 seen
 
 # %% [markdown] id="goal-3-2"
-# `pack` sees the input of each of the three layers, and one weight, which the second Linear needs
-# for the gradient of its input. The weight costs nothing, since it is in memory anyway.
+# `pack` sees the input of each of the three layers, and one weight, which the second
+# Linear needs for the gradient of its input. The weight is in memory anyway.
 #
-# Write `collect` and `unpack`. The goal: each block begins twice and ends once, and the
-# peak is PyTorch's above. For that, release a recomputed tensor once it has been used.
+# Write `collect`, the recomputation's pack hook, and `unpack`. The goal: each block
+# starts twice, but only the run in forward reaches its end, and the peak equals
+# PyTorch's above. For that peak, release a recomputed tensor once it has been used.
 
 
 # %% id="answer-3-2"
 # exercise 3.2
 def hooked(function, *args):
-    """Run a function, let autograd keep nothing; recompute on demand, stop early."""
+    """Run a function, have autograd keep nothing; recompute on demand, stop early."""
     num_saved = 0
     recomputed: dict[int, Tensor] = {}
 
@@ -276,7 +282,7 @@ def hooked(function, *args):
         function(*args)
 
     def unpack(number: int) -> Tensor:
-        """In backward: recompute if nothing is there; hand the tensor out, once."""
+        """In backward: recompute if nothing is stored; return a tensor only once."""
         ### BEGIN SOLUTION
         if not recomputed:
             hooks = saved_tensors_hooks(collect, lambda kept: kept)
@@ -296,18 +302,18 @@ checks.lab03.hooked(hooked)
 # %% [markdown] id="hints-3-2"
 # <details><summary>Hint 1: collect</summary>
 #
-# `len(recomputed)` is the number of the arriving tensor: nothing is removed while the recomputation
-# runs.
+# `len(recomputed)` is the arriving tensor's number, since nothing is removed during the
+# recomputation.
 # </details>
 # <details><summary>Hint 2: the recomputation</summary>
 #
-# Recompute under `torch.enable_grad()`, since autograd saves nothing in backward, and under
+# Recompute under `torch.enable_grad()`, since gradients are off in backward, and under
 # `saved_tensors_hooks(collect, ...)`. `contextlib.suppress` catches the exception.
 # </details>
 # <details><summary>Hint 3: right gradients, but too much memory?</summary>
 #
 # A computed tensor keeps its graph alive, and that graph holds what `collect` returned.
-# `tensor.detach()` is the same memory without the graph.
+# `tensor.detach()` shares the memory, but has no graph.
 # </details>
 
 # %% [markdown] id="text-3-3"
@@ -315,13 +321,15 @@ checks.lab03.hooked(hooked)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# With dropout, `hooked` draws different masks in the recomputation, and no error is raised.
+# With dropout, `hooked` draws different masks in the recomputation, and no error is
+# raised.
 #
-# **Predict.** By what percentage is the worst parameter's gradient off (the norm of the difference
-# over the norm of the right gradient)?
+# **Predict.** The error of a parameter's gradient is its difference from the plain
+# step's gradient. Divide the error's norm by the norm of the plain step's gradient.
+# What is the largest result for any parameter, in percent?
 
 # %% id="guess-dropout"
-guess = None  # per cent
+guess = None  # percent
 
 
 # %% id="dropout-off"
@@ -340,14 +348,16 @@ print(f"off by up to {off:.0f} %{beside(guess, off)}")
 # %% [markdown] id="read-dropout-off"
 # Three things must be right in the recomputation:
 #
-# - the **random state** of the CPU and of each device that the function uses: the same as in
-#   forward. Afterwards, restore the state from *before* the recomputation, or else the next layer
-#   draws the same numbers again;
-# - **autocast**: the same as in forward, although backward runs outside `with torch.autocast(...)`;
-# - **BatchNorm's statistics**: unchanged. PyTorch's checkpoint adds a batch to them twice; yours
-#   must add it once.
+# - the **random state**: the same as in forward, on the CPU and on each device that the
+#   function uses. Afterwards, restore the state from *before* the recomputation, or
+#   else the next layer draws the same numbers again;
+# - **autocast**: the same as in forward, although backward runs outside
+#   `with torch.autocast(...)`;
+# - **BatchNorm's statistics**: unchanged. PyTorch's checkpoint adds each batch to them
+#   twice, in forward and in the recomputation; yours must add it once.
 #
-# The next cells read and set these three. Your answer has two blanks: replace both `raise` lines.
+# The next cells define functions that read and set these three. Write
+# `remember_surroundings`. It has two blanks: replace both `raise` lines.
 
 
 # %% id="given-rng"
@@ -384,7 +394,7 @@ def read_autocast():
 
 # %% id="given-norms"
 def batch_norms(function):
-    """List BatchNorms that would count a batch, in a module or a method's owner."""
+    """List a module's (or a method's owner's) BatchNorms that would count a batch."""
     owner = getattr(function, "__self__", function)
     modules = owner.modules() if isinstance(owner, nn.Module) else ()
     norms = (m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm))
@@ -393,7 +403,7 @@ def batch_norms(function):
 
 @contextlib.contextmanager
 def uncounted(norms):
-    """Make these BatchNorms normalize and leave their statistics as they are."""
+    """Make these BatchNorms normalize without updating their statistics."""
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
@@ -407,16 +417,16 @@ def uncounted(norms):
 # %% id="answer-3-3"
 # exercise 3.3
 def remember_surroundings(function, devices=(), preserve_rng_state=True):
-    """Remember what a function's result depends on beside its arguments, as it is now.
+    """Remember the current state of what a result depends on besides the arguments.
 
     Args:
         function: What will be run again.
-        devices: GPUs whose random state is remembered beside the CPU's.
-        preserve_rng_state: Leave the random state alone when False.
+        devices: GPUs whose random state is remembered as well as the CPU's.
+        preserve_rng_state: If False, leave the random state alone.
 
     Returns:
-        A function that gives a context manager. Inside it, all is as it is now; after
-        it, even by an exception, all is as it was on entry.
+        A function that returns a context manager. Inside it, everything is as it is
+        now. After it, even after an exception, everything is as it was on entry.
     """
     default_device = torch.get_default_device()
     ### BEGIN SOLUTION
@@ -449,21 +459,21 @@ checks.lab03.remember_surroundings(remember_surroundings)
 # %% [markdown] id="hints-3-3"
 # <details><summary>Hint 1: two moments</summary>
 #
-# Read the state in the upper part, which runs during forward. Set it in the lower part, which runs
-# during backward.
+# Read all three in the upper blank, which runs during forward. Set them in the lower
+# blank, which runs during backward.
 # </details>
 # <details><summary>Hint 2: and back again</summary>
 #
-# `stack.callback(f, a)` calls `f(a)` when the stack is left, whatever happened.
+# `stack.callback(f, a)` calls `f(a)` when the stack is left, even by an error.
 # `stack.enter_context(c)` enters `c`, and leaves it with the stack.
 # </details>
 # <details><summary>Hint 3: autocast</summary>
 #
-# Enter `torch.autocast(kind, **settings)` for each kind that `read_autocast` returned, even if
+# Enter `torch.autocast(kind, **settings)` for each kind from `read_autocast`, even if
 # autocast was off in forward.
 # </details>
 #
-# `faithful` is `hooked`, but it restores its surroundings:
+# `faithful` is `hooked` with your function around the recomputation:
 
 
 # %% id="dropout-on"
@@ -485,23 +495,25 @@ print(f"off by {largest_error(faithful)} %")
 #
 # Difficulty 2/5 · importance 4/5 · 12 minutes
 #
-# `hooked` keeps its arguments in a closure, where autograd can't see them:
+# `hooked` keeps its arguments in a closure, where autograd can't see them. Three things
+# go wrong:
 #
 # - no error is raised when an argument is changed in place;
-# - a checkpoint *around* another can't discard the inner one's inputs, so nesting saves no memory;
+# - a checkpoint *around* another can't discard the inner checkpoint's inputs, so
+#   nesting saves no memory;
 # - a list that the function pops from is empty when the function runs again.
 #
-# To fix this, write `save_arguments`: flatten the arguments, keep tensors *as saved tensors*, and
-# reassemble everything later. `SaveInputs` saves tensors and computes nothing. `tree_flatten`
-# returns the leaves of nested arguments, and their structure; `tree_unflatten(leaves, structure)`
-# rebuilds them.
+# So write `save_arguments`: flatten the arguments, let autograd save the tensors, and
+# reassemble everything later. `SaveInputs`, given below, saves tensors and computes
+# nothing. `tree_flatten` returns the leaves of nested arguments, and their structure;
+# `tree_unflatten(leaves, structure)` rebuilds the arguments.
 
 
 # %% id="given-3-4"
 class SaveInputs(torch.autograd.Function):
     """Has autograd keep some tensors, for as long as the output of `apply` lives.
 
-    `output.grad_fn.saved_tensors` gives them back: each reading asks the hooks anew.
+    `output.grad_fn.saved_tensors` returns them. Each read calls the hooks again.
     """
 
     @staticmethod
@@ -518,7 +530,7 @@ class SaveInputs(torch.autograd.Function):
 
 # %% id="given-anchor"
 def anchor():
-    """Make the empty tensor that needs a gradient (chapter 04's *dummy tensor*)."""
+    """Make an empty tensor that needs a gradient (chapter 04's *dummy tensor*)."""
     return torch.empty(0, requires_grad=True)
 
 
@@ -533,9 +545,9 @@ def save_arguments(args: tuple, kwargs: dict):
     """Have autograd keep the arguments of a call: tensors, others, containers of both.
 
     Returns:
-        A function without arguments that gives `(args, kwargs)` back as they were.
-        Tensors are the very tensors, read once a call, and no tensor is held but by
-        `SaveInputs`; containers are new at each call.
+        A function without arguments that returns `(args, kwargs)` as they were. The
+        tensors are the same objects, read once per call, and only `SaveInputs` holds
+        them. The containers are new in each call.
     """
     ### BEGIN SOLUTION
     leaves, structure = tree_flatten((args, kwargs))
@@ -563,8 +575,8 @@ checks.lab03.save_arguments(save_arguments)
 # %% [markdown] id="hints-3-4"
 # <details><summary>Hint 1: sort the leaves</summary>
 #
-# Remember which entries of `leaves` are tensors. Pass those to `SaveInputs.apply`, after the
-# anchor. The rest may stay in the list.
+# Remember which entries of `leaves` are tensors. Pass those to `SaveInputs.apply`,
+# after `anchor()`. The rest may stay in the list.
 # </details>
 # <details><summary>Hint 2: release the tensors</summary>
 #
@@ -572,8 +584,8 @@ checks.lab03.save_arguments(save_arguments)
 # </details>
 # <details><summary>Hint 3: restoring the arguments</summary>
 #
-# Keep the output of `SaveInputs.apply`. Read its `grad_fn.saved_tensors` once per call: every read
-# runs the unpack hook. Fill a *copy* of the list, then `tree_unflatten(copy, structure)`.
+# Keep the output of `SaveInputs.apply`. Read its `grad_fn.saved_tensors` once per call.
+# Put these tensors into a *copy* of the list, then `tree_unflatten(copy, structure)`.
 # </details>
 
 # %% [markdown] id="text-3-5"
@@ -581,8 +593,8 @@ checks.lab03.save_arguments(save_arguments)
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
-# `torch.autograd.grad` computes only some gradients, and `retain_graph=True` allows another
-# backward. Does `hooked` handle that?
+# `torch.autograd.grad` computes only some gradients, and `retain_graph=True` allows
+# another backward. Does `hooked` handle both?
 
 # %% id="two-backwards"
 loss = hooked(blocks[0], x).square().mean()
@@ -593,17 +605,19 @@ except Exception as error:
     print(type(error).__name__, error)
 
 # %% [markdown] id="slots-text"
-# The first backward took some tensors out of the dictionary. The second found the dictionary not
-# empty, so it recomputed nothing, and a tensor was missing. A `Region`, the part of the graph that
-# one call made, works differently:
+# No. The first backward took only some tensors out of the dictionary. The second found
+# the rest still there, so it recomputed nothing, and a tensor was missing. So write a
+# `Region`, for the part of the graph that one call made. It works differently:
 #
-# - Instead of a tensor, autograd keeps a placeholder, a `Slot`. The region has only weak references
-#   to its slots, so a slot dies when autograd frees its node.
-# - Each backward has a name, `current_backward()`. The region recomputes **once for each name**,
-#   and puts each tensor into its slot under that name.
-# - Unpacking takes the tensor out of the slot, so that nothing stays, even with
+# - Instead of a tensor, autograd keeps a placeholder, a `Slot`. The region has only
+#   weak references to its slots, so a slot dies when autograd frees the node that holds
+#   it.
+# - Each backward has a name, `current_backward()`. The region recomputes **once for
+#   each name**, and puts each tensor into its slot under that name.
+# - Unpacking takes the tensor out of the slot, so no tensor stays in memory, even with
 #   `retain_graph=True`.
-# - **Stop early**, as in 3.2: right after the last tensor, even if its slot is dead.
+# - The recomputation **stops early**, as in 3.2: right after the last slot's tensor,
+#   even if that slot is dead.
 #
 # `pack` and `recompute` are given; write `unpack` and `fill`. The goal: each backward
 # recomputes once, and operations after the last saved tensor run only in forward.
@@ -611,7 +625,7 @@ except Exception as error:
 
 # %% id="given-3-5"
 class CheckpointError(RuntimeError):
-    """The recomputation was not what the forward was."""
+    """The recomputation differed from the forward."""
 
 
 ALREADY_UNPACKED = (
@@ -621,7 +635,7 @@ ALREADY_UNPACKED = (
 
 
 class Slot:
-    """Stands for a saved tensor; holds it from its recomputation to its use."""
+    """A saved tensor's placeholder; holds the tensor from recomputation to use."""
 
     __slots__ = ("__weakref__", "tensors")
 
@@ -630,14 +644,14 @@ class Slot:
 
 
 def current_backward():
-    """Name the backward that is running; outside of any, give a new name each time."""
+    """Return the running backward's name; outside a backward, a new one each time."""
     group, task = torch._C._get_graph_exec_group(), torch._C._current_graph_task_id()
     return group or (task if task != -1 else object())
 
 
 # %% id="given-recomputing"
 class Recomputing:
-    """Packs in forward; runs `run`, called with `bring_back()`, again in backward."""
+    """Packs in forward; in backward, runs `run` again on what `bring_back` returns."""
 
     def __init__(self, run, bring_back, early_stop=True, describe=id, compare=None):
         self.run, self.bring_back, self.early_stop = run, bring_back, early_stop
@@ -673,10 +687,10 @@ class Recomputing:
 # %% id="answer-3-5"
 # exercise 3.5
 class Region(Recomputing):
-    """The part of a graph that one call made: gives slots, recomputes on demand."""
+    """The part of a graph that one call made: packs slots, recomputes on demand."""
 
     def unpack(self, slot: Slot) -> Tensor:
-        """Recompute once for a backward; take the tensor out of its slot.
+        """Recompute once per backward; take the tensor out of its slot.
 
         Raises:
             CheckpointError: When this backward has taken the tensor out before.
@@ -694,10 +708,10 @@ class Region(Recomputing):
     def fill(self, number: int, alias: Tensor, backward) -> None:
         """In the recomputation: put tensor `number` into its slot, if that is alive.
 
-        A function that goes backward inside itself gives more tensors than slots.
+        There may be more tensors than slots, if the function runs a backward itself.
 
         Raises:
-            StopEarlyError: After the last slot, if `early_stop` says so.
+            StopEarlyError: After the last slot, if `early_stop` is set.
         """
         ### BEGIN SOLUTION
         slot = self.slots[number]() if number < len(self.slots) else None
@@ -715,16 +729,16 @@ checks.lab03.region(Region)
 # %% [markdown] id="hints-3-5"
 # <details><summary>Hint 1: unpack</summary>
 #
-# Recompute if the name isn't yet in `recomputed_for`, then add it. If the slot has nothing under
-# the name, raise; otherwise pop.
+# Recompute if the name isn't yet in `recomputed_for`, then add the name. If the slot
+# has nothing under the name, raise; otherwise pop.
 # </details>
 # <details><summary>Hint 2: fill</summary>
 #
-# Call a reference: it returns the slot, or None if the slot is dead.
+# Calling a weak reference returns its slot, or None if the slot is dead.
 # </details>
 # <details><summary>Hint 3: when to stop</summary>
 #
-# Stop after the last slot's tensor, even if the slot is dead.
+# The last slot has the number `len(self.slots) - 1`.
 # </details>
 
 # %% [markdown] id="text-3-6"
@@ -732,14 +746,14 @@ checks.lab03.region(Region)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# A function that reads a global or appends to a cache may compute something different the second
-# time. A cheap test, `compare` below, looks at what the two runs save: the number of tensors, and
-# each one's shape, dtype and device.
+# A function that reads a global or appends to a cache may compute something different
+# the second time. A cheap test, `compare`, looks at what the two runs save: the number
+# of tensors, and their shapes, dtypes and devices.
 
 
 # %% id="given-describe"
 def describe(tensor):
-    """Return the operation that made a tensor, and what must come out again."""
+    """Return the operation that made a tensor, and what the two runs must agree on."""
     node = tensor.grad_fn
     made_by = type(node).__name__.removesuffix("0") if node else "no operation"
     return made_by, tensor.shape, tensor.dtype, tensor.device
@@ -774,7 +788,7 @@ def compare(first, again):
 
 # %% id="given-debug"
 class OpLog(TorchDispatchMode):
-    """Write down every operation, for `debug=True`; each entry begins a new list."""
+    """Logs every operation, for `debug=True`; each entering begins a new list."""
 
     def __enter__(self):
         self.lines = []
@@ -791,7 +805,7 @@ class OpLog(TorchDispatchMode):
 
 # %% id="given-logs"
 def compare_logs(logs, first, again):
-    """Compare, and add to an error where the logs of forward and recomputation part."""
+    """Compare, and add to an error the first operation that differs in the two logs."""
     try:
         compare(first, again)
     except CheckpointError as error:
@@ -806,11 +820,14 @@ def compare_logs(logs, first, again):
 
 
 # %% [markdown] id="text-options"
-# Your `checkpoint` is called like PyTorch's: `read_options` takes PyTorch's options out of the
-# keyword arguments. You need `options.preserve_rng_state`, `.early_stop`, `.describe`, `.compare`,
-# and `.context_fn`, which returns two contexts: enter one around forward, and the other around the
-# recomputation. If gradients are off, just call the function. The peak to reach is PyTorch's. Of
-# the cells between here and the exercise, you need only `gpus_of`.
+# Write `checkpoint`, which is called like PyTorch's: `read_options` takes PyTorch's
+# options out of the keyword arguments. The surroundings (3.3) need
+# `options.preserve_rng_state`, and the region (3.5) needs `.early_stop`, `.describe`
+# and `.compare`. `options.context_fn` returns two contexts: enter the first around
+# forward, the second around the recomputation.
+#
+# If gradients are off, just call the function. The peak to reach is PyTorch's. Of the
+# functions in the next cells, you call only `gpus_of`.
 
 
 # %% id="given-defaults"
@@ -835,7 +852,7 @@ def switch(name, value):
 
 # %% id="given-refuse"
 def refuse(function, options):
-    """Refuse what cannot be called, and options that are not done here."""
+    """Refuse what cannot be called, and options that are not supported here."""
     if not callable(function):
         kind = type(function).__name__
         raise TypeError(
@@ -843,7 +860,7 @@ def refuse(function, options):
         )
     if options.use_reentrant:
         raise ValueError(
-            "use_reentrant (=True) is not written here: pass use_reentrant=False."
+            "use_reentrant (=True) is not supported: pass use_reentrant=False."
         )
     if options.determinism_check not in ("default", "none"):
         raise ValueError(
@@ -852,7 +869,7 @@ def refuse(function, options):
         )
     if options.debug and options.context_fn is not no_contexts:
         raise ValueError(
-            "debug=True is incompatible with non-default context_fn: pass one."
+            "debug=True is incompatible with non-default context_fn: pass only one."
         )
 
 
@@ -884,7 +901,7 @@ def read_options(function, kwargs):
 # %% id="answer-3-6"
 # exercise 3.6
 def checkpoint(function, *args, **kwargs):
-    """Return a function's result, keep only its arguments; backward runs it again.
+    """Return a function's result and keep only its arguments; backward runs it again.
 
     Args:
         function: Anything callable, with any arguments and results.
@@ -920,24 +937,24 @@ checks.lab03.checkpoint(checkpoint)
 # %% [markdown] id="hints-3-6"
 # <details><summary>Hint 1: in which order</summary>
 #
-# Before the function runs, read the surroundings, create the two contexts, save the arguments, and
-# create the region. Then run the function under the region's hooks and inside the first context. At
-# the end, set the region's `forward_is_done` to True.
+# Before the function runs, read the surroundings, create the two contexts, save the
+# arguments, and create the region. Then run the function under the region's hooks,
+# inside the first context. Finally set the region's `forward_is_done` to True.
 # </details>
 # <details><summary>Hint 2: what a region runs</summary>
 #
-# Give it a small function that enters the restored surroundings and the second context, calls
-# `function`, and returns nothing.
+# Give the region a small function that enters the restored surroundings and the second
+# context, calls `function`, and returns nothing.
 # </details>
 # <details><summary>Hint 3: if gradients are off</summary>
 #
-# Nothing is saved then: just return the function's result.
+# Return the function's result.
 # </details>
 
 # %% [markdown] id="after-3-6"
 # ## Side by side with PyTorch's
 #
-# Here is the measurement from the beginning again, with dropout on:
+# Here are the peaks with dropout on, and whether the gradients equal the plain ones:
 
 # %% id="side-by-side"
 calls = {"plain": plain, "PyTorch's": torch_checkpoint, "mine": checkpoint}
@@ -945,8 +962,9 @@ for name, call in calls.items():
     print(f"{name:<12}{peak_bytes(call):>10}", same(gradients(call), wanted))
 
 # %% [markdown] id="unet"
-# A U-Net's block takes two arguments and passes a tensor to a much later block. Here the U-Net runs
-# under autocast, with dropout:
+# A U-Net's block takes two arguments and passes a tensor to a much later block. With
+# your checkpoint around each block, are the gradients the same as without, under
+# autocast and with dropout?
 
 
 # %% id="unet-gradients"
@@ -969,7 +987,7 @@ def unet_gradients(call):
 len(unet.blocks), same(unet_gradients(checkpoint), unet_gradients(plain))
 
 # %% [markdown] id="read-unet"
-# To compare times, the next cell runs the two checkpoints in turn.
+# The next cells run your checkpoint and PyTorch's in turn, and compare their times.
 
 
 # %% id="given-seconds"
@@ -989,8 +1007,9 @@ f"mine / PyTorch's: {ratios[10]:.3f}, {half}"
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# This part is never graded. On a GPU, attention's backward adds in no fixed order, so even two
-# *plain* runs differ, and you can't test for equal bits.
+# This part is never graded. On a GPU, attention's backward adds in no fixed order, so
+# even two *plain* runs differ. The cell prints how far each run's gradients are from
+# those of one plain run.
 
 # %% id="gpu-compare"
 # NBVAL_IGNORE_OUTPUT
@@ -1006,6 +1025,4 @@ if torch.cuda.is_available():
         print(f"{name:<12}{peak_bytes(call):>10}, gradients off by {far:.0e}")
 
 # %% [markdown] id="end"
-# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. In yours, autograd
-# saves arguments nested in lists, and BatchNorm counts a batch only once. From here on the course
-# uses PyTorch's.
+# From here on the course uses PyTorch's checkpoint.

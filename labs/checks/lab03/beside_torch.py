@@ -36,8 +36,8 @@ def expect_gradients(result: Result, exact: list[Tensor | None]) -> None:
     expect.fact(
         not wrong,
         f"{len(wrong)} of {number} gradients differ from those of the plain run, by up to "
-        f"{largest:.0%}, and the same bits are wanted: does the recomputation compute what "
-        "forward did, from the same inputs, and is the gradient that arrives passed on?",
+        f"{largest:.0%}, and must have the same bits: does the recomputation compute what forward "
+        "did, from the same inputs, and do you pass on the gradient that arrives?",
     )
 
 
@@ -45,10 +45,10 @@ def expect_peak(result: Result, peak: int, advice: str) -> None:
     """Expect a peak no higher than PyTorch's, and not so low that the meter missed something."""
     seen = read.integer(result["peak"], "the peak")
     faults = {
-        f"the peak is {seen:,} bytes, and {peak:,} are enough, with right gradients: {advice}": seen
+        f"with right gradients, the peak is {seen:,} bytes; {peak:,} are enough: {advice}": seen
         > peak,
-        f"the peak is said to be {seen:,} bytes, and PyTorch's own checkpoint takes {peak:,}: what "
-        "a block recomputes does not fit into so few. Recompute where the meter looks on, in the "
-        "thread that goes backward.": seen < _FLOOR * peak,
+        f"the meter saw a peak of {seen:,} bytes, and PyTorch's own checkpoint takes {peak:,}: "
+        "what a block recomputes does not fit into so few. Recompute where the meter sees it, in "
+        "the thread that runs backward.": seen < _FLOOR * peak,
     }
     expect.no_fault(faults)

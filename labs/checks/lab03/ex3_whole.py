@@ -9,8 +9,8 @@ from .given.checkpoints import REGION_RUNS
 
 _PASSED_3_5 = "one recomputation a backward, nothing kept, early stop"
 _ADVICE_3_5 = {
-    "passes": "half of the graph is freed there, and its slots with it: fill only slots that are "
-    "alive, and hold none yourself.",
+    "passes": "half of the graph is freed there, with its slots: fill only slots that are alive, "
+    "and hold no slot yourself.",
     "chain": "does anything beside its slot hold a recomputed tensor?",
 }
 _PASSED_3_6 = "gradients to the bit and peaks to the byte like PyTorch's, and errors that name"
@@ -33,8 +33,8 @@ _ADVICE_3_6 = {
 _MAY_PASS = {
     "operation": "another operation made a tensor of the same shape, dtype and device, and the "
     "error says {!r}: operations may differ, so compare what comes after them.",
-    "dtype": 'determinism_check="none" was passed, and the error says {!r}: hand '
-    "options.describe to the region, which gives nothing to compare then.",
+    "dtype": 'determinism_check="none" was passed, but the error says {!r}: pass '
+    "options.describe to the region, so that it has nothing to compare.",
 }
 
 
@@ -61,10 +61,10 @@ def region(case: Case, result: Result, exact: Result) -> None:
         advice = f"recompute {side}, and note its name in recomputed_for."
         if kind == "dead":
             advice = (
-                "the last slot is dead there, and the recomputation goes on to its number all the "
-                "same, since 3.6 compares all that it saves."
+                "the last slot is dead there, but the recomputation must go on to its number, "
+                "since 3.6 compares all that it saves."
             )
-        words = f"the blocks ran {begun} times, and {wanted} are wanted: {advice}"
+        words = f"the blocks ran {begun} times instead of {wanted}: {advice}"
         expect.fact(begun == wanted, words)
     if kind == "chain":
         expect.no_fault(_early_stop_faults(case, result))
@@ -73,8 +73,8 @@ def region(case: Case, result: Result, exact: Result) -> None:
         stayed = read.integer(result["stayed"], "recomputed bytes that stayed")
         expect.fact(
             stayed == 0,
-            f"{stayed} recomputed bytes stayed after a backward with retain_graph, and none need "
-            "to: unpack takes the tensor out of its slot.",
+            f"{stayed} recomputed bytes stayed after a backward with retain_graph, but none "
+            "should: unpack takes the tensor out of its slot.",
         )
     if "peak" in exact:
         beside_torch.expect_peak(result, exact["peak"], _ADVICE_3_5[kind])
@@ -84,20 +84,20 @@ def _early_stop_faults(case: Case, result: Result) -> dict[str, bool]:
     keys = ("ended", "ended_without_stop")
     ended, without = (read.integers(result[key], key, case["num_blocks"]) for key in keys)
     return {
-        f"the blocks came to their end {ended} times, and once is enough: stop at the last "
-        "slot's number.": max(ended) > 1,
-        f"with early_stop=False the blocks came to their end {without} times: the whole "
-        "function is to be run again then.": min(without) < 2,
+        f"the blocks came to their end {ended} times, but once is enough: stop at the last slot's "
+        "number.": max(ended) > 1,
+        f"with early_stop=False the blocks came to their end {without} times: run the whole "
+        "function again then.": min(without) < 2,
     }
 
 
 def _twice_faults(said: str) -> dict[str, bool]:
     return {
-        "a backward read the same saved tensor twice, and your region gave it out twice: raise "
-        "CheckpointError where this backward has taken it out before.": not said,
-        "a backward read the same saved tensor twice, and the error was "
-        f"{said[:100]!r}: look into the slot before you take out, and raise CheckpointError "
-        "where nothing is there.": not said.startswith("CheckpointError"),
+        "a backward read the same saved tensor twice, and your region returned it twice: raise "
+        "CheckpointError if this backward has taken it out before.": not said,
+        f"a backward read the same saved tensor twice, and the error was {said[:100]!r}: look into "
+        "the slot before you empty it, and raise CheckpointError if nothing is "
+        "there.": not said.startswith("CheckpointError"),
     }
 
 
@@ -126,14 +126,14 @@ def checkpoint(case: Case, result: Result, exact: Result) -> None:
         said = str(result["said"])
         expect.fact(
             not said,
-            f"one of two results was let go, backward through the other raised {said[:120]!r}, and "
-            "the recomputation was the same: it stops at the last slot's number, dead or alive.",
+            "one of two results was deleted, then backward through the other raised "
+            f"{said[:120]!r}. The recomputation stops at the last slot's number, dead or alive.",
         )
     elif kind == "not preserved":
         expect.fact(
             not read.flag(result, "random_state_kept"),
-            "preserve_rng_state=False was passed, and the recomputation kept the random state "
-            "all the same: hand that option to remember_surroundings.",
+            "preserve_rng_state=False was passed, but the recomputation kept the random state all "
+            "the same: pass that option to remember_surroundings.",
         )
     else:
         faults = {"chain": _chain_faults, "call": _call_faults}
@@ -149,12 +149,12 @@ def _chain_faults(case: Case, result: Result, exact: Result) -> dict[str, bool]:
     name = "ends of each block, with early_stop=False"
     ended = read.counts(result, "ended_without_stop", number, name)
     return {
-        "in eval mode nothing was checkpointed: gradients are on, so tensors are saved, and "
-        "training flags have no say in it.": max(begun) < 2,
+        "in eval mode nothing was checkpointed: with gradients on, tensors are saved, whatever the "
+        "training flag says.": max(begun) < 2,
         f"the blocks ran {begun} times: one was recomputed in another's place. What a "
         "recomputation runs must belong to its own call.": min(begun) < 2,
-        f"with early_stop=False the blocks came to their end {ended} times, and {wanted} are "
-        "wanted: hand options.early_stop to the region.": ended != wanted,
+        f"with early_stop=False the blocks came to their end {ended} times instead of {wanted}: "
+        "pass options.early_stop to the region.": ended != wanted,
     }
 
 
@@ -162,11 +162,11 @@ def _call_faults(case: Case, result: Result, exact: Result) -> dict[str, bool]:
     events, wanted = result["events"], exact["events"]
     changed = result["output"] != exact["output"]
     return {
-        "where gradients are off, a context of context_fn was entered, and nothing is saved there: "
-        "call the function and be done.": events == [*wanted[:-1], "forward", "run"],
-        f"the contexts of context_fn and the function came in the order {events}, and {wanted} is "
-        "wanted, the last run being the one without gradients.": events != wanted,
-        "the function's result came back changed, a dict with a number in it.": changed,
+        "with gradients off, a context of context_fn was entered, but nothing is saved then: just "
+        "call the function.": events == [*wanted[:-1], "forward", "run"],
+        f"the contexts of context_fn and the function came in the order {events} instead of "
+        f"{wanted}, where the last run is the one without gradients.": events != wanted,
+        "the function's result, a dict with a number in it, came back changed.": changed,
     }
 
 
@@ -182,14 +182,14 @@ def _judge_differs(case: Case, result: Result) -> None:
         missing.append("the operation that made the tensor")
     debug, lost = "debug" in case["options"], not read.flag(result, "random_state_kept")
     faults = {
-        f"a recomputation that saved another thing ({how}) went through: call compare when it "
+        f"a recomputation that saved something else ({how}) passed: call compare when it "
         "is over, which takes forward_is_done.": not said,
-        "debug=True was passed, and the error does not name the first operation that differs: hand "
+        "debug=True was passed, but the error does not name the first operation that differs: pass "
         "options.compare to the region.": debug and words not in said,
-        f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
-        "messages of compare begin as those of the given one.": words not in said,
+        f"the recomputation differed ({how}), and the error says {said[:200]!r}: begin compare's "
+        "three messages as the given one does.": words not in said,
         f"the error for a recomputation that differs ({how}) does not name "
-        f"{' and '.join(missing)}: whoever reads it must find the line at fault.": bool(missing),
+        f"{' and '.join(missing)}: its reader must find the line at fault.": bool(missing),
         "a recomputation that failed left the random state changed: run it in restored().": lost,
     }
     expect.no_fault(faults)

@@ -21,7 +21,7 @@ AsksForTheInputsAlone = wrong(
     "grad, *(None for _ in inputs[1:])",
 )
 DropsTheGradientThatArrives = wrong(
-    "is the gradient that arrives passed on?",
+    "do you pass on the gradient that arrives?",
     "            output = ctx.function(*inputs)\n"
     "        torch.autograd.backward(output, grad_output)",
     "            ctx.function(*inputs).sum().backward()",
@@ -57,7 +57,7 @@ AsksForEverythingAtOnce = right(
     "t.grad if t.requires_grad else None for t in inputs",
 )
 KeepsTheGraphAlive = wrong(
-    "so the graph of the forward was kept",
+    "so you kept forward's graph",
     "inputs = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]\n"
     "        with torch.enable_grad():\n"
     "            output = ctx.function(*inputs)\n"
@@ -82,7 +82,7 @@ GoesBackwardFromItsOwnOutput = wrong(
     "inputs = ctx.saved_tensors\n        torch.autograd.backward(ctx.output",
 )
 RunsTwiceInForward = wrong(
-    "and never in backward",
+    "but never in backward",
     "inputs = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]\n"
     "        with torch.enable_grad():\n"
     "            output = ctx.function(*inputs)\n"

@@ -11,9 +11,7 @@ from solutions.answers import right, solved, wrong
 keeps_the_tensor_itself = wrong(
     "recomputed bytes stayed after backward", "tensor.detach()", "tensor"
 )
-lets_nothing_go = wrong(
-    "what was used once lies there", "recomputed.pop(number)", "recomputed[number]"
-)
+lets_nothing_go = wrong("stays in your dictionary", "recomputed.pop(number)", "recomputed[number]")
 stores_copies = wrong("collect makes copies", "tensor.detach()", "tensor.detach().clone()")
 runs_to_the_end = wrong(
     "Leave the recomputation when that tensor is there",
@@ -21,7 +19,7 @@ runs_to_the_end = wrong(
     "",
 )
 recomputes_for_every_tensor = wrong(
-    "that is a recomputation for every tensor",
+    "one recomputation per tensor",
     "        if not recomputed",
     "        recomputed.clear()\n        if not recomputed",
 )

@@ -7,12 +7,12 @@ import torch
 from solutions.answers import right, solved, wrong
 
 leaves_the_random_state = wrong(
-    "set the random state of the forward",
+    "set forward's random state",
     "read_rng(devices) if preserve_rng_state else None",
     "None",
 )
 reads_it_too_late = wrong(
-    "it was read when the context was entered", "write_rng(rng)", "write_rng(read_rng(devices))"
+    "you read the state when the context", "write_rng(rng)", "write_rng(read_rng(devices))"
 )
 never_puts_it_back = wrong(
     "left its random state behind",
@@ -30,7 +30,7 @@ seeds_by_hand = wrong(
     "your call moved the random state", "    rng =", "    torch.manual_seed(0)\n    rng ="
 )
 uses_it_up = wrong(
-    "must still be there after one use",
+    "keep what you read in forward, for every use",
     "read_rng(devices) if pre",
     "[read_rng(devices)] if pre",
     "write_rng(rng)",
@@ -43,18 +43,18 @@ leaves_the_devices = wrong(
     "a GPU in `devices` stayed as", "write_rng, read_rng(devices)", "write_rng, read_rng(())"
 )
 loses_the_setting_of_the_cache = wrong(
-    "hand on all three settings",
+    "pass on all three settings",
     "**settings",
     'enabled=settings["enabled"], dtype=settings["dtype"]',
 )
-loses_autocast = wrong("autocast of the forward is lost", "norms = read_autocast()", "norms = {}")
+loses_autocast = wrong("forward's autocast is lost", "norms = read_autocast()", "norms = {}")
 forgets_to_turn_it_off = wrong(
-    "turn it off inside",
+    "turn it off there",
     "autocast.items():",
     "autocast.items():\n                if not settings['enabled']:\n                    continue",
 )
 leaves_autocast_on = wrong(
-    "leave the context again",
+    "leave the context, so",
     "stack.enter_context(torch.autocast(kind, **settings))",
     "torch.autocast(kind, **settings).__enter__()",
 )
@@ -62,12 +62,12 @@ counts_batches_twice = wrong(
     "one batch was counted 2 times", "            stack.enter_context(uncounted(norms))\n", ""
 )
 stops_counting = wrong(
-    "BatchNorm does not count any more",
+    "BatchNorm no longer counts",
     "stack.enter_context(uncounted(norms))",
     "for norm in norms:\n                norm.momentum, norm.num_batches_tracked = 0.0, None",
 )
 normalises_as_in_eval = wrong(
-    "a BatchNorm gave another result when it ran again",
+    "a BatchNorm computed something else when it ran again",
     "stack.enter_context(uncounted(norms))",
     "for norm in norms:\n                stack.callback(norm.eval().train)",
 )
@@ -117,6 +117,6 @@ def with_a_class_and_fork_rng(function, devices=(), preserve_rng_state=True):
     return Restored
 
 
-@wrong("remember_surroundings should return a function, and NoneType came")
+@wrong("remember_surroundings should return a function, but NoneType came")
 def returns_nothing(function, devices=(), preserve_rng_state=True):
     LAB.read_rng(devices)

@@ -11,10 +11,10 @@ holds_them_as_well = wrong(
     "",
 )
 saves_what_is_under_the_tensor = wrong(
-    "nobody noticed", "(leaves[place] for", "(leaves[place].data for"
+    "but no error came", "(leaves[place] for", "(leaves[place].data for"
 )
 gives_back_without_gradient = wrong(
-    "came back without: a detached input", "= tensor\n", "= tensor.detach()\n"
+    "came back detached: a detached input", "= tensor\n", "= tensor.detach()\n"
 )
 fills_its_own_leaves = wrong("fill a copy of your leaves", "list(leaves)", "leaves")
 gives_back_copies = wrong("copies came back", "= tensor\n", "= tensor * 1\n")
@@ -34,14 +34,14 @@ gives_the_same_containers_each_time = wrong(
     "    from functools import cache\n\n    @cache\n    def bring_back",
 )
 reads_once_for_each_tensor = wrong(
-    "Read it once a call",
+    "Read it once per call",
     "place, tensor in zip(places, keeper.grad_fn.saved_tensors, strict=True)",
     "number, place in enumerate(places)",
     "= tensor\n",
     "= keeper.grad_fn.saved_tensors[number]\n",
 )
 returns_nothing = wrong(
-    "save_arguments should return a function, and NoneType came", "return bring_back", "bring_back"
+    "save_arguments should return a function, but NoneType came", "return bring_back", "bring_back"
 )
 forgets_the_anchor = wrong(
     "was it taken for the anchor", "anchor(), ", "", "strict=True", "strict=False"

@@ -22,7 +22,7 @@ KeepsWhatItHas = wrong(
 NeverStops = wrong(
     "stop at the last slot's number", "            raise StopEarlyError", "            pass"
 )
-AlwaysStops = wrong("the whole function is to be run again then", "self.early_stop and ", "")
+AlwaysStops = wrong("run the whole function again then", "self.early_stop and ", "")
 StopsAtTheLastOneAlive = wrong(
     "the last slot is dead there",
     "number + 1 == len(self.slots)",
@@ -38,18 +38,18 @@ HandsOutAndKeeps = wrong(
     "slot.tensors[backward]",
 )
 RecomputesWhereNothingIsLeft = wrong(
-    "and your region gave it out twice",
+    "and your region returned it twice",
     "raise CheckpointError(ALREADY_UNPACKED)",
     "self.recompute(backward)",
 )
 LooksIntoNoSlot = wrong(
-    "look into the slot before you take out",
+    "look into the slot before you empty it",
     "        if backward not in slot.tensors:\n"
     "            raise CheckpointError(ALREADY_UNPACKED)\n",
     "",
 )
 HoldsItsSlots = wrong(
-    "fill only slots that are alive, and hold none yourself",
+    "fill only slots that are alive, and hold no slot",
     "self.slots[number]() if number < len(self.slots)",
     "self.held[number] if number < len(self.held)",
     "    def unpack(",

@@ -41,14 +41,14 @@ loses_keywords = wrong(
     "save_arguments(args, kwargs)",
     "save_arguments(args, {})",
 )
-always_stops_early = wrong("hand options.early_stop to", "options.early_stop", "True")
+always_stops_early = wrong("pass options.early_stop to", "options.early_stop", "True")
 ignores_contexts = wrong(
     "the contexts of context_fn and the function came in the order",
     "options.context_fn()",
     "no_contexts()",
 )
 goes_on_without_gradients = wrong(
-    "where gradients are off, a context",
+    "with gradients off, a context",
     "    if not torch.is_grad_enabled():\n        return function(*args, **kwargs)\n",
     "",
 )
@@ -70,7 +70,7 @@ stops_at_the_last_one_alive = wrong(
 )
 never_compares = wrong("which takes forward_is_done", "    region.forward_is_done = True\n", "")
 says_one_thing_for_all = wrong(
-    "the three messages of compare begin as",
+    "begin compare's three messages as",
     "    comparison =",
     "    def says(first, again):\n"
     "        if [kept[1:] for kept in first] != [kept[1:] for kept in again]:\n"
@@ -122,11 +122,11 @@ compares_operations_too = wrong(
     "options.compare",
     "strict",
 )
-ignores_the_determinism_check = wrong("hand options.describe to", "options.describe", "describe")
+ignores_the_determinism_check = wrong("pass options.describe to", "options.describe", "describe")
 ignores_preserve_rng_state = wrong(
-    "hand that option to remember_surroundings", ", options.preserve_rng_state", ""
+    "pass that option to remember_surroundings", ", options.preserve_rng_state", ""
 )
-ignores_debug = wrong("hand options.compare to", "options.compare", "compare")
+ignores_debug = wrong("pass options.compare to", "options.compare", "compare")
 returns_nothing = wrong("a block called through yours gave NoneType", "return output", "output")
 
 

@@ -114,8 +114,8 @@ def _returned(result: Any) -> Tensor:
     if isinstance(result, Tensor):
         return result
     raise CheckError(
-        f"a block called through yours gave {type(result).__name__}, and its own result, a "
-        "tensor, is wanted: return it."
+        f"a block called through yours gave {type(result).__name__}, not its own result, a "
+        "tensor: return that."
     )
 
 
@@ -145,13 +145,13 @@ def _explained_failures(blocks: list[CountingBlock]) -> Iterator[None]:
         again = [block.runs for block in blocks if block.again > 0]
         reasons = {
             f"backward failed {why} before any block ran again: look at what comes before the "
-            "recomputation, or stands in its place.": not again,
+            "recomputation, or replaces it.": not again,
             f"the recomputation failed {why}: it ran with gradients off, as all of backward "
             "does, and autograd saves nothing then. Turn them on.": any(
                 runs[0][1] and runs[-1] == (False, True) for runs in again
             ),
-            f"the recomputation failed {why}: its input needed a gradient in forward and needs "
-            "none any more, so it saves other tensors. Do not detach the arguments.": any(
+            f"the recomputation failed {why}: its input needed a gradient in forward and no "
+            "longer needs one, so it saves other tensors. Do not detach the arguments.": any(
                 runs[0][1] and not runs[-1][1] for runs in again
             ),
         }

@@ -33,8 +33,8 @@ def discard(answer: Answer, case: Case) -> Result:
             if "second time" not in str(error):
                 raise
             raise CheckError(
-                "backward ran on through the saved inputs into the blocks before this one, which "
-                "then had nothing left for their own turn. Recompute from detached inputs."
+                "backward went on through the saved inputs into the blocks before this one, so "
+                "their graph was gone at their own turn. Recompute from detached inputs."
             ) from error
         return {**seen, "saved": _saved_multiples(apply, case)}
 
@@ -50,9 +50,9 @@ def _forbid_recursion(answer: Any) -> Iterator[None]:
     def guarded(ctx: Any, *gradients: Any) -> Any:
         if ctx in inside:
             raise CheckError(
-                "backward was called inside your backward. The tensor that it goes backward from "
-                "is the output of your Function, so that leads back to it, without end: run the "
-                "function again, and go backward from what that gives."
+                "backward was called inside your backward. It starts from the output of your "
+                "Function, which leads back to your backward, without end: run the function "
+                "again, and go backward from the new output."
             )
         inside.add(ctx)
         try:
