@@ -1,10 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 04: schedules
 #
-# You write a planner that finds the fastest schedule within a budget in bytes. On real layers, the
-# counted peak matches the predicted one.
+# You write a planner that finds the fastest checkpointing schedule within a budget in
+# bytes.
 #
-# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Read chapters 06 and 06c
+# first.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -15,10 +16,11 @@
 # | 4.5 | a chain's smallest budget | 3 |
 # | 4.6 | the fastest schedule within a budget | 4 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Where a cell says `guess = None`, write a number first. The checks refuse
-# the library's planner (`planning.solve` and `floor_bytes`), in 4.1 also `planning.simulate` and a
-# `Plan`'s numbers, and in 4.2 `planning.apply`. Chapters 06 and 06c prepare you for this lab.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants
+# may go into your own cells above it. In each `guess = None`, replace `None` with a
+# number before you go on. The checks refuse the library's planner (`planning.solve` and
+# `floor_bytes`). The check of 4.1 also refuses `planning.simulate` and what a `Plan`
+# computes; the check of 4.2 also refuses `planning.apply`.
 
 # %% id="imports"
 import math
@@ -39,12 +41,13 @@ from tutorial_lib.units import Bytes, human_bytes
 # %% [markdown] id="trees-text"
 # ## Schedules are trees
 #
-# A schedule is a **tree**: a tuple of numbers and tuples. A number is a stage that is *kept*: all
-# that its backward needs stays in memory. A tuple inside the tree is a *segment*: only its input
-# stays in memory, and its stages run again for their backward. Segments may be nested.
+# A schedule is a **tree**: a tuple of numbers and tuples. A number is a stage that is
+# *kept*: all that its backward needs stays in memory. A tuple inside the tree is a
+# *segment*: only its input stays in memory, and its stages run again for their
+# backward. Segments may be nested.
 #
-# Here are three schedules of six stages. Triangles that point up are forwards (hollow if they run
-# again), and triangles that point down are backwards.
+# Here are three schedules of six stages. Triangles point up for forwards (hollow if
+# they run again) and down for backwards.
 
 # %% id="three-trees"
 unequal = [
@@ -64,19 +67,22 @@ widgets.schedule_stepper(events, unit=1)
 # %% [markdown] id="moments-text"
 # ## What a stage holds while it runs
 #
-# Two functions return the most that a `planning.Stage` holds, *not counting its own input*:
+# The next cells have two functions that return the most bytes that stages hold while
+# they run, *not counting the first stage's input*:
 #
-# - `kept_needs`, for a **kept** stage: it holds the most when its forward ends, or while its
-#   backward runs.
-# - `dropped_needs`, for **dropped** stages: they run one after the other, and each holds only its
+# - `kept_needs` is for one **kept** stage. Such a stage holds the most when its forward
+#   ends, or while its backward runs.
+# - `dropped_needs` is for **dropped** stages: a segment's stages while they run without
+#   keeping anything for backward. They run one after the other, and each holds only its
 #   input and output.
 #
-# When a segment's forward runs *again*, the gradient of its output is already in memory. To count
-# it, both functions take `end`, the running part's last stage. In the first forward, `end` is the
-# chain's last stage, and no gradient waits.
+# Both functions take `end`, the last stage of the part that runs. When a segment runs
+# *again*, the gradient of `end`'s output is already in memory, and the functions count
+# this gradient. In the first forward, `end` is the chain's last stage, and there is no
+# gradient yet.
 #
-# A stage's `saved_bytes` include its output but not its input. `help(planning.Stage)` explains the
-# other fields.
+# A stage's `saved_bytes` include its output but not its input.
+# `help(planning.Stage)` explains the other fields.
 
 
 # %% id="given-waiting"
@@ -88,7 +94,7 @@ def output_bytes(stages, index):
 
 
 def waiting_bytes(stages, end):
-    """Return the bytes of the gradient that waits while a part up to `end` runs."""
+    """Return the bytes of the gradient that waits while a part runs up to `end`."""
     return 0 if end + 1 == len(stages) else output_bytes(stages, end)
 
 
@@ -114,8 +120,8 @@ def dropped_needs(stages, start, stop, end):
 
 
 # %% [markdown] id="layers-text"
-# Now take a real model of 32 blocks; the last one includes the loss. `planning.profile` counts each
-# block's bytes and predicts its seconds.
+# Now take a real model of 32 blocks, the last of which includes the loss.
+# `planning.profile` counts each block's bytes and predicts its seconds.
 
 
 # %% id="given-layers"
@@ -141,7 +147,7 @@ def chain_of(layers, x):
     )
     # PyTorch stops a recomputation a little early; this lab leaves that out
     stages = [replace(stage, early_stop_seconds=0.0) for stage in found.stages]
-    *first, last = stages[1:-1]  # without what lies before and after the layers
+    *first, last = stages[1:-1]  # without what comes before and after the layers
     return [*first, replace(last, output_bytes=stages[-1].input_bytes)]
 
 
@@ -171,13 +177,15 @@ figures.schedule(
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
-# Cut a chain into segments of `length` stages. Checkpoint all but the last, whose backward comes
-# first. Write `segments_cost`: what is the peak of a step, and how long does it take? The figure
-# above shows the backward of the middle segment of three.
+# Cut a chain into segments of `length` stages. Checkpoint every segment except the
+# last, whose backward comes first. Write `segments_cost`, which returns a step's peak
+# in bytes, and its seconds. The figure above shows the backward of the middle segment
+# of three.
 #
-# Your numbers must equal those of `planning.simulate`, to the byte. Go through the segments from
-# left to right, and add up the inputs of all segments so far. They are in memory during a segment's
-# backward, but the later segments' inputs are freed by then.
+# Your numbers must equal those of `planning.simulate`, the peak to the byte. Go through
+# the segments from left to right, and add up their inputs. During a segment's backward,
+# its own input and those of the earlier segments are in memory. The later segments'
+# inputs are already freed.
 
 
 # %% id="answer-4-1"
@@ -216,23 +224,25 @@ checks.lab04.segments_cost(segments_cost)
 # %% [markdown] id="hints-4-1"
 # <details><summary>Hint 1: two loops</summary>
 #
-# Loop over the segments' first stages, `range(0, len(stages), length)`, and inside it over a
-# segment's stages.
+# Loop over the segments' first stages, `range(0, len(stages), length)`. Inside this
+# loop, loop over the segment's stages.
 # </details>
 # <details><summary>Hint 2: a segment's backward</summary>
 #
-# While stage `index` runs, memory holds the inputs of the segments so far, what the segment's
-# earlier stages saved, and `kept_needs(stages, index, end)`.
+# While stage `index` runs, memory holds the inputs of this and the earlier segments,
+# what the segment's earlier stages saved, and `kept_needs(stages, index, end)`. Here
+# `end` is the segment's last stage.
 # </details>
 # <details><summary>Hint 3: the first forward</summary>
 #
-# In the first forward, every segment but the last is dropped, which needs
-# `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Count such a segment's forward seconds
-# twice.
+# In the first forward, every segment but the last is dropped. While that happens,
+# memory holds the inputs so far and
+# `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Count such a segment's
+# forward seconds twice.
 # </details>
 #
-# **Predict.** For our 32 equal blocks, which of the lengths 1, 2, 4 and 8 has the smallest peak?
-# (One block saves nine times its input.)
+# **Predict.** For our 32 equal blocks, which segment length, 1, 2, 4 or 8, has the
+# smallest peak? (One block saves nine times its input.)
 
 # %% id="guess-interval"
 guess = None  # blocks
@@ -250,19 +260,22 @@ table = {
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# The peak is lowest near segments of $\sqrt{32 / 9}$ blocks, as each of the 32 saves 9 times its
-# input. Longer segments always take less time, because the last segment, which isn't recomputed,
-# gets longer. So the sweet spot is the length with the lowest peak, or a slightly larger one.
+# By chapter 06's formula, the peak is lowest near segments of $\sqrt{32 / 9}$ blocks,
+# since each of the 32 blocks saves 9 times its input. In the table, longer segments
+# always take less time, because the last segment, which isn't recomputed, gets longer.
+# So the sweet spot is the length with the lowest peak, or a slightly larger length.
 #
 # ## 4.2 Run a tree
 #
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
-# Write `run_tree`, which runs any tree on real layers. You may nest PyTorch's checkpoint.
+# Write `run_tree`, which runs any tree on real layers. You may nest PyTorch's
+# checkpoint. There are three goals:
 #
-# The goal: gradients equal to those without checkpoints, **to the last bit**, dropout
-# included; each layer runs as often as the plan says; the counted peak is within 3 % of the
-# planned one.
+# - the gradients equal those without checkpoints **to the last bit**, dropout included;
+# - each layer runs as often as the tree says;
+# - the counted peak is within 3 % of the peak that `planning.simulate` computes for the
+#   tree.
 
 
 # %% id="answer-4-2"
@@ -271,7 +284,7 @@ def run_tree(layers: nn.Sequential, tree: tuple, x: torch.Tensor) -> torch.Tenso
     """Run layers one after the other, as a tree says.
 
     Args:
-        layers: As many as the whole tree has numbers; a number is an index into them.
+        layers: All layers; a number in the tree is an index into them.
         tree: A number is a layer that runs plainly; a tuple is a checkpoint around what
             is in it.
         x: Input of the tree's first layer. The batch itself needs no gradient.
@@ -300,15 +313,15 @@ checks.lab04.run_tree(run_tree)
 # </details>
 # <details><summary>Hint 2: the inside of a segment</summary>
 #
-# A segment is a tree as well: your function runs it.
+# A segment is a tree as well, so your function can run it.
 # </details>
 # <details><summary>Hint 3: the call</summary>
 #
-# `checkpoint(function, *arguments, use_reentrant=False)`. Pass the segment as an argument: a
-# `lambda` would look up the loop's variable after the loop.
+# Call `checkpoint(function, *arguments, use_reentrant=False)`. Pass the segment as an
+# argument: a `lambda` would look up the loop's variable after the loop.
 # </details>
 #
-# The next cells run segments of the same four lengths, and count the bytes of all tensors.
+# The next cells count the peaks of real steps with the same four segment lengths.
 
 
 # %% id="given-counted"
@@ -349,31 +362,33 @@ def point(length):
 
 plots.tradeoff(
     {f"segments of {length}": point(length) for length in lengths},
-    title="memory against extra time: the sweet spot lies to the left and below",
+    title="memory against extra time: the sweet spot is at the lower left",
 )
 
 # %% [markdown] id="read-sweet-spot"
-# Segments of two need less memory *and*, on paper, less time than single blocks. (PyTorch's early
-# stop, ignored here, makes single blocks cheaper: chapter 06.)
+# Segments of two need less memory than single blocks and, on paper, less time.
 #
 # ## 4.3 Revolve: the fewest forwards
 #
 # Difficulty 1/5 · importance 3/5 · 8 minutes
 #
-# Now memory has $c$ **places** for boundaries, one of them always for the chain's input, and only
-# *one* stage may be kept at a time. (The running stage's input takes no place.) How many forwards
-# of single stages must run in all, first runs included?
+# Revolve (chapter 06c) limits memory in another way: only *one* stage may be kept at a
+# time, and there are $c$ **places** (06c's slots). A place holds one tensor that a
+# stage passes to the next, and one place always holds the chain's input. The running
+# stage's own input takes no place. Write `fewest_forwards`: how many forwards of single
+# stages must run in all, first runs included?
 #
-# Suppose a part has $n$ stages and $c$ places. Run $k$ stages and put their output into a place.
-# The later part has $n - k$ stages and $c - 1$ places. When its backward is done, its places are
-# free again, and the first part has $k$ stages and $c$ places. So the fewest forwards are:
+# Suppose a part of the chain has $n$ stages and $c$ places. Run its first $k$ stages
+# and put their output into a place. The later part has $n - k$ stages and $c - 1$
+# places. When its backward is done, its places are free again, and the first part has
+# $k$ stages and $c$ places. So the fewest forwards are:
 #
 # $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
-# A single stage needs one forward: $F(1, c) = 1$. With no place for a boundary, a part of several
-# stages can't be run: $F(n, 0) = \infty$ for $n > 1$.
+# A single stage needs one forward: $F(1, c) = 1$. Without a place, several stages can't
+# go backward: $F(n, 0) = \infty$ for $n > 1$.
 #
-# **Predict.** A plain step runs 32 stages forward once. How many forwards are needed with 4
+# **Predict.** A plain step of 32 stages takes 32 forwards. How many are needed with 4
 # places?
 
 # %% id="guess-revolve"
@@ -386,9 +401,9 @@ def fewest_forwards(num_stages: int, num_places: int) -> int:
     """Return the fewest forwards that take a chain backward, one stage kept at a time.
 
     Args:
-        num_stages: Stages of the chain, from 1 on.
-        num_places: Boundaries that may be held at once, the chain's input among them;
-            from 1 on.
+        num_stages: Stages of the chain, at least 1.
+        num_places: Tensors between stages that may be held at once, including the
+            chain's input; at least 1.
 
     Returns:
         Forwards in all: each stage's first one, and all that run again.
@@ -414,11 +429,13 @@ checks.lab04.fewest_forwards(fewest_forwards)
 # %% [markdown] id="hints-4-3"
 # <details><summary>Hint 1: the recursion is the program</summary>
 #
-# Write a function of `n` and `c` inside yours: two cases, then a `min` over `k`.
+# Inside yours, write a function of `n` and `c`: two special cases, then a `min` over
+# `k`.
 # </details>
 # <details><summary>Hint 2: it takes forever</summary>
 #
-# The same parts are solved over and over. `functools.cache` keeps each answer.
+# Your function solves the same parts over and over. `functools.cache` stores each
+# answer.
 # </details>
 # <details><summary>Hint 3: by hand</summary>
 #
@@ -438,11 +455,12 @@ for places in (1, 2, 4, 8, 16, 32):
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Now build the tree: the first $k$ stages are a segment, whose inside is a schedule with $c$
-# places. The stages after it are a schedule with $c - 1$ places.
+# Write `revolve_tree`, which builds a tree with the fewest forwards of 4.3. The tree's
+# first $k$ stages are a segment, whose inside is a schedule with $c$ places. The stages
+# after the segment are a schedule with $c - 1$ places.
 #
-# The goal: the forwards of 4.3, one stage kept at a time, at most $c$ places used.
-# For four stages and one place the tree is `((((0,), 1), 2), 3)`.
+# The goal: as many forwards as in 4.3, with one stage kept at a time and at most $c$
+# places used. For four stages and one place the tree is `((((0,), 1), 2), 3)`.
 
 
 # %% id="answer-4-4"
@@ -451,7 +469,7 @@ def revolve_tree(num_stages: int, num_places: int) -> tuple:
     """Return the tree with the fewest forwards, one stage kept at a time.
 
     Args:
-        num_stages: Stages of the chain, from 1 on.
+        num_stages: Stages of the chain, at least 1.
         num_places: As in 4.3.
 
     Returns:
@@ -483,22 +501,24 @@ checks.lab04.revolve_tree(revolve_tree)
 # %% [markdown] id="hints-4-4"
 # <details><summary>Hint 1: which k</summary>
 #
-# Copy 4.3's inner function. If it compares pairs `(forwards, k)`, its `min` also tells you the k.
+# Copy 4.3's inner function. If it compares pairs `(forwards, k)`, its `min` also tells
+# you the k.
 # </details>
 # <details><summary>Hint 2: a second recursion</summary>
 #
-# `tree(start, n, c)` returns the tree of n stages from `start` on. For one stage it is `(start,)`.
+# `tree(start, n, c)` returns the tree of n stages from `start` on. For one stage the
+# tree is `(start,)`.
 # </details>
 # <details><summary>Hint 3: putting it together</summary>
 #
 # The segment is one item, and the later part's items follow it: `(segment, *later)`.
 # </details>
 #
-# **Predict.** On the 32 real blocks, how large is Revolve's peak with 4 places, as a share of the
-# peak with segments of two?
+# **Predict.** On the 32 real blocks, how large is Revolve's peak with 4 places, as a
+# fraction of the peak with segments of two?
 
 # %% id="guess-share"
-guess = None  # share, as 0.5
+guess = None  # fraction, as in 0.5
 
 # %% id="revolve-real"
 shares, table = {}, {}
@@ -512,32 +532,35 @@ print(f"4 places: {shares[4]:.0%}{beside(guess, shares[4])}")
 pd.DataFrame(table).T.rename_axis("places")
 
 # %% [markdown] id="read-revolve-real"
-# Memory falls far below what equal segments reach, but the step gets longer, because Revolve never
-# keeps two blocks at once, even if they fit.
+# The peak falls far below what equal segments reach, but the step takes longer, because
+# Revolve never keeps two blocks at once, even if they fit.
 #
 # ## 4.5 The smallest budget
 #
 # Difficulty 3/5 · importance 3/5 · 15 minutes
 #
-# In a chain of unequal stages, take the part from `start` to `end`, whose input is already in
-# memory. The part can begin in two ways:
+# Write `smallest_budget`, which returns the smallest peak of all trees of a chain. Take
+# the part of the chain from `start` to `end`, whose input is already in memory. The
+# part can begin in two ways:
 #
-# - **keep** stage `start`. That needs `kept_needs(stages, start, end)` while it runs. While the
-#   rest (the stages after `start`) runs, memory holds what `start` saved and what the rest needs.
-# - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part. That needs
-#   `dropped_needs(stages, start, split, end)`. While the rest (from `split` on) runs, memory holds
-#   the input of stage `split` and what the rest needs. Then `start` to `split - 1` run as a part of
-#   their own, with nothing else in memory.
+# - **keep** stage `start`. While stage `start` runs, that needs
+#   `kept_needs(stages, start, end)`. While the rest (the stages after `start`) runs,
+#   memory holds what `start` saved and what the rest needs.
+# - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part.
+#   While they run, that needs `dropped_needs(stages, start, split, end)`. While the
+#   rest (from `split` on) runs, memory holds the input of stage `split` and what the
+#   rest needs. Then stages `start` to `split - 1` run again, as a part of their own,
+#   with nothing else in memory.
 #
-# Each way needs the memory of its *largest* moment; the part needs the *smallest* of these over all
-# ways. A part of one stage can only be kept. You can't try every tree: eleven stages have a
-# million.
+# A way needs as many bytes as its *largest* moment. The part needs as many as its
+# *smallest* way. A part of one stage can only be kept. (Trying every tree would take
+# too long: eleven stages have a million trees.)
 #
-# **Predict.** In the chain below, blocks get narrower. How large is the smallest possible peak, as
-# a share of the peak with everything kept?
+# **Predict.** In the chain below, blocks get narrower. How large is the smallest
+# possible peak, as a fraction of the peak with everything kept?
 
 # %% id="guess-floor"
-guess = None  # share, as 0.5
+guess = None  # fraction, as in 0.5
 
 # %% id="given-narrowing"
 widths = [64, 64, 48, 48, 32, 32, 24, 24, 16, 16]
@@ -557,7 +580,7 @@ def smallest_budget(stages: list[planning.Stage]) -> int:
         stages: The chain, of unequal stages.
 
     Returns:
-        Bytes, the chain's own input among them.
+        Bytes, including the chain's own input.
     """
 
     ### BEGIN SOLUTION
@@ -582,12 +605,14 @@ checks.lab04.smallest_budget(smallest_budget)
 # %% [markdown] id="hints-4-5"
 # <details><summary>Hint 1: the recursion</summary>
 #
-# An inner function `needs(start, end)` with `@cache` returns the `min` of a list of ways.
+# An inner function `needs(start, end)` with `@cache` returns the `min` of a list, with
+# one number for each way.
 # </details>
 # <details><summary>Hint 2: one way</summary>
 #
-# For *keep*: the `max` of `kept_needs(...)` and, if there is a rest, `saved_bytes` of `start` plus
-# `needs(start + 1, end)`. For *drop*: the `max` of three terms for each split.
+# For *keep*: the `max` of `kept_needs(...)` and, if there is a rest, `saved_bytes` of
+# `start` plus `needs(start + 1, end)`. For *drop*: the `max` of three terms for each
+# split.
 # </details>
 # <details><summary>Hint 3: what is outside</summary>
 #
@@ -600,21 +625,25 @@ share = floor / everything
 print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}")
 
 # %% [markdown] id="read-floor"
-# The first block alone, with all that its backward holds, takes most of this peak. Only finer
-# stages or a smaller micro-batch would help.
+# The first block alone takes most of this peak. Only finer stages or a smaller
+# micro-batch would lower the peak further.
 #
 # ## 4.6 The fastest schedule within a budget
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# A part can begin in the same ways as in 4.5, but now it has `room`, the bytes that it may use in
-# addition to its input. You minimize the *extra time* of forwards that run again. A way is possible
-# only if `kept_needs` or `dropped_needs` fits into the room. The rest's room shrinks by what the
-# way keeps in memory; a segment's inside gets the whole room again. (Give `min` a `key` that looks
-# only at the seconds: it can't compare trees.)
+# Write `fastest_tree`. A part can begin in the same two ways as in 4.5, but now the
+# part has `room`: the bytes that it may use in addition to its input. A way is possible
+# only if its `kept_needs` or `dropped_needs` fits into the room. Choose the possible
+# way with the least *extra time*, the seconds of all forwards that run again. (Give
+# `min` a `key` that looks only at the seconds, because trees can't be compared.)
 #
-# The goal: never exceed the budget, and be as fast as `planning.solve`. For a budget that no
-# tree fits, raise a `ValueError` that names the smallest budget in bytes.
+# The rest of the part gets less room: the part's room minus what the way keeps in
+# memory. A segment's inside gets the whole room again, because by then the rest has
+# been freed.
+#
+# The goal: never exceed the budget, and be as fast as `planning.solve`. If no tree fits
+# the budget, raise a `ValueError` that names the smallest budget in bytes.
 
 
 # %% id="answer-4-6"
@@ -623,7 +652,7 @@ def fastest_tree(stages: list[planning.Stage], budget_bytes: int) -> tuple:
     """Return the fastest tree whose peak fits a budget, the chain's own input included.
 
     Raises:
-        ValueError: When no tree fits; the message has the smallest budget, in bytes.
+        ValueError: When no tree fits; the message names the smallest budget, in bytes.
     """
     ### BEGIN SOLUTION
     floor = smallest_budget(stages)
@@ -632,7 +661,7 @@ def fastest_tree(stages: list[planning.Stage], budget_bytes: int) -> tuple:
 
     @cache
     def fastest(start, end, room):
-        ways = [(math.inf, ())]  # extra seconds and tree, where nothing fits
+        ways = [(math.inf, ())]  # extra seconds and tree, if nothing fits
         if kept_needs(stages, start, end) <= room:
             if start == end:
                 return 0.0, (start,)
@@ -657,22 +686,22 @@ checks.lab04.fastest_tree(fastest_tree)
 # %% [markdown] id="hints-4-6"
 # <details><summary>Hint 1: time and tree together</summary>
 #
-# An inner `fastest(start, end, room)` with `@cache` returns extra seconds and tree, or
-# `(math.inf, ())` if nothing fits.
+# An inner `fastest(start, end, room)` with `@cache` returns the extra seconds and the
+# tree, or `(math.inf, ())` if nothing fits.
 # </details>
 # <details><summary>Hint 2: room</summary>
 #
-# After a kept stage, the rest has `room - saved_bytes`; after a segment, it has `room` minus the
-# input of stage `split`.
+# After a kept stage, the rest has `room` minus the stage's `saved_bytes`. After a
+# segment, the rest has `room` minus the input of stage `split`.
 # </details>
 # <details><summary>Hint 3: the tree</summary>
 #
-# For *keep*: `(start, *rest)`. For *drop*: `(inside, *rest)`, since the inside is one item. Check
-# the budget first, with `smallest_budget(stages)`.
+# For *keep*: `(start, *rest)`. For *drop*: `(inside, *rest)`, since the inside is one
+# item. Check the budget first, with `smallest_budget(stages)`.
 # </details>
 #
-# **Predict.** The budget is half the peak with everything kept. By what percentage is the fastest
-# step longer?
+# **Predict.** The budget is half the peak with everything kept. By what percentage is
+# the fastest step longer than a plain one?
 
 # %% id="guess-half"
 guess = None  # percent
@@ -720,13 +749,13 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-plans"
-# Long chains have too many values of `room` to try, so solvers such as `planning.solve` round bytes
-# up to slots.
+# Long chains have too many different values of `room`, so solvers such as
+# `planning.solve` round bytes up to a coarser unit.
 #
 # ## On a GPU
 #
-# This part is optional and never graded. It uses a larger batch and a GPU's kernels, so the trees
-# may differ.
+# This part is never graded. With a larger batch and a GPU's kernels, the trees may
+# differ from those above.
 
 
 # %% id="gpu"
@@ -765,5 +794,5 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="end"
-# `planning.profile` finds the stages of any model, and `planning.apply` runs the plan on it.
-# Chapter 07 looks inside a stage.
+# `planning.profile` finds the stages of any model, and `planning.apply` runs a plan on
+# it. Chapter 07 looks inside a stage.

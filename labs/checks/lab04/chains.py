@@ -92,14 +92,14 @@ def in_segments(count: int, length: int) -> Tree:
 def read_tree(value: Any, count: int) -> Tree:
     """Read a tree of so many stages: a nesting of tuples with each of them once, in order."""
     if not isinstance(value, list):
-        raise CheckError(f"the tree should be a tuple, and is {type(value).__name__}.")
+        raise CheckError(f"the tree should be a tuple, but is {type(value).__name__}.")
     tree = _tuples(value, _DEEPEST)
     seen = list(leaves(tree))
     if seen != list(range(count)):
         shown = f"{seen[:12]}"[:-1] + (", ...]" if len(seen) > 12 else "]")
         raise CheckError(
-            f"the tree has the stages {shown}, and those from 0 to {count - 1} are needed, each "
-            "once and in order: where does a part begin and end?"
+            f"the tree has the stages {shown}, but it needs those from 0 to {count - 1}, each once "
+            "and in order: where does a part begin and end?"
         )
     return tree
 

@@ -83,7 +83,7 @@ def smallest_budget(case: Case, result: Result) -> None:
         seen,
         floor,
         itertools.chain(_faults(stages, floor), _keeping_faults(stages)),
-        otherwise=f"{seen} bytes are {'more' if seen > floor else 'less'} than is right: try the "
+        otherwise=f"{seen} bytes are too {'many' if seen > floor else 'few'}: try the "
         "recursion by hand with two stages, then with three.",
         where="the smallest budget: ",
     )
@@ -98,18 +98,19 @@ def _faults(stages: list[Stage], floor: int) -> Faults:
     costs, halves = Costs.of(stages, ()), (tuple(range(count // 2)), *range(count // 2, count))
     yield from {
         "The chain's own input is missing: it is there all the time.": floor - first,
-        "The chain's own input is in it twice.": floor + first,
+        "You counted the chain's own input twice.": floor + first,
         "That is the peak of a step that keeps everything.": peak(tuple(range(count))),
-        "That is a checkpoint around each stage: a boundary may be dropped too, inside a longer "
-        "segment.": peak(chains.in_segments(count, 1)),
+        "That is a checkpoint around each stage: a longer segment may drop boundaries too.": peak(
+            chains.in_segments(count, 1)
+        ),
         "That is one segment, the first half: try every way to split, in every part.": peak(halves),
     }.items()
     floors = {words: Floor(slip.of(stages, ())) for words, slip in chains.AT_THE_END.items()}
     floors |= {
-        "What a kept stage saved is held while the rest runs, and is missing.": (
+        "What a kept stage saved is missing: it's held while the rest runs.": (
             Floor(replace(costs, saved=0 * costs.saved))
         ),
-        "The input of stage `split` is held while the rest runs, and is missing.": (
+        "The input of stage `split` is missing: it's held while the rest runs.": (
             _NoBoundary(costs)
         ),
         "A segment that ends just before a part's last stage is never tried: `split` may be "
@@ -125,9 +126,8 @@ def _faults(stages: list[Stage], floor: int) -> Faults:
 
 def _keeping_faults(stages: list[Stage]) -> Faults:
     yield (
-        "Keeping is never the best way in your sum where a rest follows: the stage and the rest "
-        "come one after the other, so it needs the larger of the two and not both, with "
-        "`saved_bytes` beside the rest.",
+        "Your sum makes keeping too expensive where a rest follows: the stage and the rest run in "
+        "turn, so take the larger of their needs, after adding `saved_bytes` to the rest's.",
         stages[0].input_bytes + _KeptAdded(Costs.of(stages, ())).num_bytes,
     )
 
@@ -223,8 +223,8 @@ def fastest_tree(case: Case, result: Result, best: Best) -> None:
         _judge_refusal(said, best.floor)
         return
     is_smallest = best.budget == best.floor
-    enough = ": the budget is the smallest one, and that is enough" if is_smallest else ""
-    words = f"your function raised {said[:160]!r}, and there is a tree that fits{enough}."
+    enough = ": the budget is exactly the smallest one, which is enough" if is_smallest else ""
+    words = f"your function raised {said[:160]!r}, but there is a tree that fits{enough}."
     expect.fact(not said, words)
     tree = chains.read_tree(result["tree"], len(best.stages))
     simulated = simulate(best.stages, tree)
@@ -234,18 +234,18 @@ def fastest_tree(case: Case, result: Result, best: Best) -> None:
         simulated.seconds,
         best.planned.seconds,
         _slow(best, simulated),
-        otherwise=f"{chains.shown(tree)} fits and takes {simulated.seconds:g} seconds, and there "
-        "is a faster tree that fits: is every way tried, and is in its extra time what a segment "
-        "runs again?",
+        otherwise=f"{chains.shown(tree)} fits and takes {simulated.seconds:g} seconds, but there "
+        "is a faster tree that fits: is every way tried, and does its extra time include what a "
+        "segment runs again?",
     )
 
 
 def _judge_refusal(said: str, floor: int) -> None:
     faults = {
-        "a tree came back for a budget that no tree fits into: raise a ValueError. If you do where "
-        "`smallest_budget` says so, that answer to 4.5 is too small here.": not said,
-        "a ValueError that names the smallest budget in bytes is wanted, to the byte, as 4.5 gives "
-        f"it, and this came: {said[:160]!r}": not said.startswith("ValueError")
+        "a tree came back for a budget that no tree fits into: raise a ValueError. If you compare "
+        "the budget with `smallest_budget`, your answer to 4.5 is too small here.": not said,
+        "raise a ValueError that names the smallest budget in bytes, exactly as 4.5 returns it, "
+        f"but this came: {said[:160]!r}": not said.startswith("ValueError")
         or floor not in expect.numbers_named(said),
     }
     expect.no_fault(faults)
@@ -260,21 +260,21 @@ def _over(best: Best, tree: Any, simulated: Simulation) -> str:
     if simulated.counts == (1,) * len(best.stages):
         return f"{needs}. It keeps everything."
     return (
-        f"{needs}. The chain's own input is held all the time. After a kept stage there are its "
-        "saved bytes less, after a segment the boundary that follows it, and while a stage runs "
-        "its own needs must fit."
+        f"{needs}. The chain's own input is held all the time. While the rest runs, a kept stage "
+        "holds its saved bytes, and a segment the boundary after it. And while a stage runs, its "
+        "own needs must fit."
     )
 
 
 def _slow(best: Best, simulated: Simulation) -> Faults:
     if simulated.peak_bytes <= best.floor:
         yield (
-            "it is the tree with the smallest peak. What the budget leaves is to buy time.",
+            "it is the tree with the smallest peak. Use the rest of the budget to save time.",
             solve(best.stages, budget_bytes=best.floor).seconds,
         )
     if len(best.stages) <= _FEW:
         yield (
-            "it is the best tree without a segment inside a segment, and one with such a segment "
-            "is faster: a segment's inside is a part as well, with the room that is left to it.",
+            "it is the best tree without a segment inside a segment, but one with such a segment "
+            "is faster: the inside of a segment is a part too, with what is left of the budget.",
             best.single_seconds(best.budget),
         )

@@ -27,13 +27,13 @@ def _cases_4_3(draw: Draw) -> Cases:
 def fewest_forwards(case: Case, result: Result) -> None:
     stages, places, seen = case["stages"], case["places"], result["forwards"]
     advice = {
-        (2, 3): "is every k tried, up to n - 1? With two stages it is 1.",
-        (2, 1): "a single stage needs one forward, without a place too, so look at the stages "
-        "first.",
+        (2, 3): "is every k tried, up to n - 1? With two stages, k is 1.",
+        (2, 1): "a single stage needs one forward, even with no place, so test the number of "
+        "stages first.",
     }.get(
         (stages, places),
-        "try every k from 1 to n - 1, and give the first part all c places: those of the later "
-        "part are free when its turn comes.",
+        "try every k from 1 to n - 1, and give the first part all c places: the later part's "
+        "places are free by then.",
     )
     is_endless = isinstance(seen, float) and seen == math.inf
     expect.fact(not is_endless, f"the number of forwards is inf: {advice}")
@@ -51,26 +51,26 @@ def fewest_forwards(case: Case, result: Result) -> None:
 def _faults(stages: int, places: int, wanted: int) -> Faults:
     alone = _by_hand(stages)
     yield from {
-        "that is without any boundary but the input: a boundary in the right place saves runs.": (
+        "that is with the input as the only boundary: a boundary in the right place saves runs.": (
             alone
         ),
         "the first runs are missing: every stage runs forward once to begin with.": wanted - stages,
     }.items()
     if places < stages - 1:
         more = chains.binomial(stages, places + 1)
-        yield "that needs one place more: the input has one of the places, for good.", more
+        yield "your way needs one place more: the input always takes one of the places.", more
     if places > 1:
         yield (
-            "that does with one place fewer: the stage that runs has its input in hand, which "
-            "takes no place.",
+            "your way uses one place fewer: the stage that runs needs no place for its own input, "
+            "so all places are left for other boundaries.",
             chains.binomial(stages, places - 1),
         )
     yield from {
-        "the segment's own part is done with the places that are left over by the later part. When "
-        "its turn comes, the later part has gone backward, and its places are free again.": (
+        "the segment's own part uses only the places that the later part leaves over. When its "
+        "turn comes, the later part is done, and its places are free again.": (
             _no_place_comes_back(stages, places)
         ),
-        "boundaries are set in the middle each time, and that is not the best place.": (
+        "boundaries are set in the middle each time, but that is not the best place.": (
             _halves(stages, places)
         ),
     }.items()
@@ -116,15 +116,15 @@ def revolve_tree(case: Case, result: Result) -> None:
     kept, taken, runs = held(tree, stages)
     fewest, shown = chains.binomial(stages, places), chains.shown(tree)
     faults = {
-        f"no stage runs twice in {shown}: the insides of all stages are held at once, and one at a "
-        "time is allowed.": runs == stages > 1,
-        f"{kept} stages are kept side by side in {shown}: a tuple holds one number, its last item, "
-        "and everything before it is a segment.": kept > 1,
-        f"in {shown} a tuple ends with a tuple, whose stages run once more than they need: "
+        f"no stage runs twice in {shown}: it keeps the insides of all stages at once, but only one "
+        "at a time is allowed.": runs == stages > 1,
+        f"{kept} stages are kept at the same time in {shown}: a tuple holds one number, its last "
+        "item, and everything before it is a segment.": kept > 1,
+        f"in {shown} a tuple ends with a tuple, whose stages run once more than necessary: "
         "(segment, *later) puts the later part's items beside it.": _ends_with_segment(tree),
-        f"{taken} places are taken at once. What lies after a boundary has one place fewer than "
-        "what lies before it.": taken > places,
-        f"{runs} forwards, and {fewest} are enough. {_advice(tree, places)}": runs > fewest,
+        f"{taken} places are taken at once. The part after a boundary has one place fewer than "
+        "the part before it.": taken > places,
+        f"{runs} forwards, but {fewest} are enough. {_advice(tree, places)}": runs > fewest,
     }
     expect.no_fault(faults)
 
@@ -138,5 +138,5 @@ def _advice(tree: Tree, places: int) -> str:
     first = tree[0]
     size = 0 if isinstance(first, int) else len(list(leaves(first)))
     if not isinstance(first, int) and held(first, size)[1] < min(places, size - 1):
-        return "The first segment leaves places empty, and all are free again when its turn comes."
-    return "A boundary stands in another place than 4.3's minimum would put it."
+        return "The first segment leaves places empty, but all are free again when its turn comes."
+    return "A boundary isn't where 4.3's minimum would put it."

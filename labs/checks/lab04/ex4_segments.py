@@ -51,18 +51,18 @@ def segments_cost(case: Case, result: Result, right: Simulation) -> None:
         seconds,
         right.seconds,
         _time_faults(right, length),
-        otherwise=f"the time is {seconds:g}, and is none of the usual faults: forward and backward "
-        "of every stage, and the forward of each stage that runs again.",
+        otherwise=f"the time is {seconds:g}, which is none of the usual faults: add up forward and "
+        "backward of every stage, and the forward of each stage that runs again.",
     )
     peak = read.integer(result["peak"], "the peak")
     expect.close(
         peak,
         right.peak_bytes,
         _peak_faults(right, length),
-        otherwise=f"the time is right, and the peak ({peak}) is "
+        otherwise=f"the time is right, but the peak ({peak}) is "
         f"{'too small' if peak < right.peak_bytes else 'too large'}. "
         "figures.schedule(planning.simulate(unequal, segments(6, 2)).events, unit=1) draws what is "
-        "held at every run: go through it with your sum for `unequal`.",
+        "held at every run: compare it with your sum for `unequal`.",
     )
 
 
@@ -72,10 +72,10 @@ def _time_faults(right: Simulation, length: int) -> Faults:
     again = right.seconds - plain
     yield from {
         "the time is that of a step without any recomputation.": plain,
-        "the last segment is recomputed too in your time: its backward comes first, so it is "
-        "kept.": plain + sum(forwards),
+        "your time recomputes the last segment too: its backward comes first, so it is kept.": plain
+        + sum(forwards),
         "the backward is missing in the time.": sum(forwards) + again,
-        "the time is what recomputing adds, and that of the whole step is wanted.": again,
+        "the time is what recomputing adds: return the time of the whole step.": again,
         "the last segment may be shorter than the others: your time keeps the last stages, as many "
         "as a full segment has.": plain + sum(forwards[:-length]),
     }.items()
@@ -102,20 +102,20 @@ def _peak_faults(right: Simulation, length: int) -> Faults:
     plain = simulate(stages, tuple(range(count)))
     yield from {
         "that is the peak of a step that keeps everything.": plain.peak_bytes,
-        "boundaries and the largest inside are in it, and what a stage holds while it runs is not: "
-        "that is what kept_needs gives.": sum(inputs[::length]) + max(insides),
+        "you added boundaries and the largest inside, but not what a stage holds while it runs: "
+        "kept_needs returns that.": sum(inputs[::length]) + max(insides),
         "the chain's own input is missing in the peak.": right.peak_bytes - inputs[0],
-        "all boundaries are held at the peak in your sum: those of segments that have gone "
-        "backward already are free.": peak(lambda e, start: sum(inputs[start + length :: length])),
-        "only one boundary is held at a time in your sum: those of all earlier segments wait "
+        "your sum holds all boundaries at the peak: those of segments that have finished their "
+        "backward are free.": peak(lambda e, start: sum(inputs[start + length :: length])),
+        "your sum holds only one boundary at a time: those of all earlier segments are there "
         "too.": max(event.held_bytes - sum(inputs[:start:length]) for event, start in events),
-        "a stage's neighbours in its segment are missing: what they save waits beside it.": peak(
+        "your sum leaves out the other stages of the segment: what they saved is there too.": peak(
             lambda e, start: -sum(saved[start : e.stage])
         ),
-        "a stage's own input is in the peak twice: it is the segment's boundary, or the stage "
-        "before has saved it.": peak(lambda e, start: inputs[e.stage]),
-        "while a forward runs again, the gradient of its segment's output waits, which is missing "
-        "in your peak: the segment's last stage is the end of the part that runs.": peak(
+        "you counted a stage's own input twice: it is the segment's boundary, or the stage before "
+        "has saved it.": peak(lambda e, start: inputs[e.stage]),
+        "your peak lacks the gradient of the segment's output, which waits while a forward runs "
+        "again: the segment's last stage is the end of the part that runs.": peak(
             lambda e, start: -inputs[start + length] if e.kind == "recompute" else 0
         ),
     }.items()
@@ -155,7 +155,7 @@ def run_tree(case: Case, result: Result, planned: Planned) -> None:
     is_missing = [gradient is None for gradient in gradients]
     faults = {
         f"backward raised {said[:160]!r}. A segment must run again what it ran first: does a "
-        "lambda in the loop look up a name that has moved on by then?": bool(said),
+        "lambda in the loop look up a variable that has changed by then?": bool(said),
         "the result is not what the layers give one after the other.": loss != planned.loss,
         "no gradient came: does the result have a graph?": all(is_missing),
         "some layers got no gradient. A batch needs none itself, and a reentrant checkpoint then "
@@ -165,7 +165,7 @@ def run_tree(case: Case, result: Result, planned: Planned) -> None:
     _expect_counts(result, planned)
     expect.fact(
         all(map(expect.same_bits, gradients, wanted)),
-        "the runs are right, and gradients differ from those without checkpoints. The layers have "
+        "the runs are right, but gradients differ from those without checkpoints. The layers have "
         "dropout: does a segment draw the same random numbers again?",
     )
     seen, peak = read.integer(result["peak"], "the peak"), planned.simulation.peak_bytes
@@ -178,7 +178,7 @@ def run_tree(case: Case, result: Result, planned: Planned) -> None:
         seen,
         peak,
         [(each_alone, planned.each_alone.peak_bytes)],
-        otherwise=f"gradients and runs are right, and the peak is off by {seen / peak - 1:+.0%} of "
+        otherwise=f"gradients and runs are right, but the peak is off by {seen / peak - 1:+.0%} of "
         f"the planned one, where {_TOLERANCE:.0%} is allowed: {advice}",
         tolerance=_TOLERANCE,
     )
@@ -189,9 +189,9 @@ def _expect_counts(result: Result, planned: Planned) -> None:
     runs = read.integers(result["runs"], "runs of each layer", len(wanted))
     once_more = [min(number, 2) for number in wanted]
     faults = {
-        "no layer ran twice: a tuple is to be a checkpoint.": [1] * len(wanted),
-        "a segment inside a segment was run as if it were kept: go down again.": once_more,
-        "a number is a stage that is kept, and you checkpoint it too.": [n + 1 for n in wanted],
+        "no layer ran twice: a tuple should be a checkpoint.": [1] * len(wanted),
+        "a segment inside a segment was kept: call your function for it too.": once_more,
+        "a number is a stage that is kept, but you checkpoint it too.": [n + 1 for n in wanted],
     }
-    otherwise = f"the layers ran {runs} times, and the plan says {wanted}."
+    otherwise = f"the layers ran {runs} times, but the plan says {wanted}."
     expect.close(runs, wanted, faults.items(), otherwise=otherwise)

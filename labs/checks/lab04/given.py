@@ -96,7 +96,7 @@ def run_tree(answer: Answer, case: Case) -> Result:
     hooks = [x.register_forward_pre_hook(partial(count, i)) for i, x in enumerate(layers)]
     loss = answer(layers, tree, rows)
     if not isinstance(loss, Tensor):
-        raise CheckError(f"a tensor is wanted, and {type(loss).__name__} came: return x.")
+        raise CheckError(f"{type(loss).__name__} came, but a tensor is needed: return x.")
     has_graph, value = loss.requires_grad, float(loss.detach())
     said = observe.error_said(loss.backward) if has_graph else ""
     # a copy: the second step adds to the same gradients

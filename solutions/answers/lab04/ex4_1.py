@@ -5,21 +5,19 @@ import functools
 from solutions.answers import right, solved, wrong
 from tutorial_lib.instruments import planning
 
-recomputes_all = wrong(
-    "the last segment is recomputed too in your time", "end < last", "end <= last"
-)
+recomputes_all = wrong("your time recomputes the last segment too", "end < last", "end <= last")
 empties_the_list = wrong(
-    "is another after your call", "    return peak", "    stages.clear()\n    return peak"
+    "your call changed its arguments", "    return peak", "    stages.clear()\n    return peak"
 )
 looks_at_backward_alone = right(
     "            peak = max(peak, held + dropped_needs(stages, start, end + 1, last))\n", ""
 )
 forgets_the_gradient_that_waits = wrong(
-    "the gradient of its segment's output waits", "index, end)", "index, last)"
+    "your peak lacks the gradient", "index, end)", "index, last)"
 )
 lets_a_gradient_wait_too_early = right("end + 1, last", "end + 1, end")
 adds_each_stages_input = wrong(
-    "a stage's own input is in the peak twice", "+ inside", "+ inside + stages[index].input_bytes"
+    "you counted a stage's own input twice", "+ inside", "+ inside + stages[index].input_bytes"
 )
 counts_forwards_alone = wrong(
     "the backward is missing in the time", " + stage.backward_seconds", ""
@@ -45,15 +43,15 @@ forgets_the_input = wrong(
     "stages[start].input_bytes if start else 0",
 )
 holds_later_boundaries = wrong(
-    "all boundaries are held at the peak in your sum",
+    "your sum holds all boundaries at the peak",
     "held + inside",
     "sum(stage.input_bytes for stage in stages[::length]) + inside",
 )
 forgets_earlier_boundaries = wrong(
-    "only one boundary is held at a time in your sum", "held += ", "held = "
+    "your sum holds only one boundary at a time", "held += ", "held = "
 )
 forgets_the_neighbours = wrong(
-    "a stage's neighbours in its segment are missing",
+    "your sum leaves out the other stages",
     "            inside += stages[index].saved_bytes\n",
     "",
 )
@@ -66,7 +64,7 @@ adds_the_boundaries_up_each_time = right(
 )
 
 
-@wrong("what a stage holds while it runs is not")
+@wrong("but not what a stage holds while it runs")
 def adds_boundaries_and_inside(stages, length):
     boundaries = sum(stage.input_bytes for stage in stages[::length])
     saved = [stage.saved_bytes for stage in stages]

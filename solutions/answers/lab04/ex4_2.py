@@ -23,7 +23,7 @@ checkpoints_each_layer_of_a_tuple = wrong(
     "                    x = run_tree(layers, (one,), x)",
 )
 checkpoints_numbers_too = wrong(
-    "a number is a stage that is kept, and you checkpoint it too",
+    "a number is a stage that is kept, but you checkpoint it too",
     "layers[item](x)",
     "checkpoint(layers[item], x, use_reentrant=False)",
 )
@@ -36,7 +36,7 @@ forgets_the_random_state = wrong(
     "use_reentrant=False, preserve_rng_state=False",
 )
 looks_the_segment_up_late = wrong(
-    "does a lambda in the loop look up a name that has moved on",
+    "does a lambda in the loop look up a variable",
     "run_tree, layers, item, x",
     "lambda rows: run_tree(layers, item, rows), x",
 )
@@ -59,7 +59,7 @@ def plainly(layers, numbers, x):
     return x
 
 
-@wrong("was run as if it were kept")
+@wrong("a segment inside a segment was kept")
 def goes_down_one_level_only(layers, tree, x):
     for item in tree:
         if isinstance(item, int):

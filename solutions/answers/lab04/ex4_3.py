@@ -6,7 +6,7 @@ from solutions.answers import right, wrong
 from tutorial_lib.instruments import planning
 
 uses_no_boundary = wrong(
-    "that is without any boundary but the input",
+    "that is with the input as the only boundary",
     "fewest(num_stages, num_places)",
     "num_stages * (num_stages + 1) // 2",
 )
@@ -16,10 +16,10 @@ counts_what_runs_again = wrong(
     "fewest(num_stages, num_places) - num_stages",
 )
 gives_the_input_no_place = wrong(
-    "that needs one place more", "num_stages, num_places)", "num_stages, num_places + 1)"
+    "your way needs one place more", "num_stages, num_places)", "num_stages, num_places + 1)"
 )
 gives_the_running_stage_a_place = wrong(
-    "that does with one place fewer",
+    "your way uses one place fewer",
     "num_stages, num_places)",
     "num_stages, max(1, num_places - 1))",
 )
@@ -33,7 +33,7 @@ gives_no_place_back = wrong(
     "n * (n + 1) // 2",
 )
 looks_at_the_places_first = wrong(
-    "a single stage needs one forward, without a place too",
+    "a single stage needs one forward, even with no place",
     "            return 1\n",
     "            return 1 if c else math.inf\n",
 )

@@ -8,7 +8,7 @@ forgets_the_input = wrong(
     "The chain's own input is missing", "return stages[0].input_bytes + ", "return "
 )
 counts_the_input_twice = wrong(
-    "The chain's own input is in it twice", "return stages[0]", "return 2 * stages[0]"
+    "You counted the chain's own input twice", "return stages[0]", "return 2 * stages[0]"
 )
 nests_nothing = wrong(
     "That is the best without a segment inside a segment",
@@ -32,23 +32,23 @@ drops_as_at_the_end = wrong(
     "start, split, len(stages) - 1",
 )
 adds_what_comes_one_after_the_other = wrong(
-    "Keeping is never the best way in your sum",
+    "Your sum makes keeping too expensive",
     "later = stages[start].saved_bytes + needs(start + 1, end)",
     "later = kept_needs(stages, start, end) + needs(start + 1, end)",
 )
 forgets_what_was_saved = wrong(
-    "What a kept stage saved is held while the rest runs",
+    "What a kept stage saved is missing",
     "stages[start].saved_bytes + needs",
     "needs",
 )
 forgets_the_boundary = wrong(
-    "The input of stage `split` is held", "stages[split].input_bytes + ", ""
+    "The input of stage `split` is missing", "stages[split].input_bytes + ", ""
 )
 stops_one_split_early = wrong(
     "`split` may be `end`", "range(start + 1, end + 1)", "range(start + 1, end)"
 )
 gives_a_pair = wrong(
-    "should be an int, and is [", "needs(0, len(stages) - 1)", "needs(0, len(stages) - 1), ()"
+    "should be an int, but is [", "needs(0, len(stages) - 1)", "needs(0, len(stages) - 1), ()"
 )
 keeps_the_least_so_far = right(
     "            ways.append(max(dropping, rest, needs(start, split - 1)))",

@@ -18,7 +18,7 @@ refuses_nothing = wrong(
     "budget_bytes = floor",
 )
 names_no_floor = wrong(
-    "a ValueError that names the smallest budget in bytes is wanted",
+    "raise a ValueError that names the smallest budget in bytes",
     "{floor} bytes",
     "{floor / 1024:.1f} KiB",
 )
@@ -27,9 +27,7 @@ names_everything = wrong(
     "{floor} bytes.",
     "{[*range(floor - 500, floor + 501)]} bytes.",
 )
-refuses_the_floor_itself = wrong(
-    "the budget is the smallest one, and that is enough", "< floor", "<= floor"
-)
+refuses_the_floor_itself = wrong("the budget is exactly the smallest one", "< floor", "<= floor")
 forgets_the_input = wrong(
     "The chain's own input is held all the time", " - stages[0].input_bytes", ""
 )
