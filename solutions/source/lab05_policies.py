@@ -1,10 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 05: policies
 #
-# You choose what to drop: modules, tensors, or the results of matmuls. Then you write a solver that
-# meets a target in bytes, and hooks that move tensors to the host.
+# You choose what to recompute: modules, tensors, or matmuls. Then you write a solver
+# that meets a target in bytes, and hooks that move tensors to the host.
 #
-# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Read chapters 07 and 07d
+# first.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -14,10 +15,10 @@
 # | 5.4 | the fewest FLOPs within a target in bytes | 4 |
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Where a cell says `guess = None`, write a number first. The check of 5.1
-# refuses the library's `segments`, and the check of 5.4 its solver (`planning.solve` and
-# `floor_bytes`). Chapter 07 prepares you for this lab.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants
+# may go into your own cells above it. In each `guess = None`, replace `None` with a
+# number before you go on. The check of 5.1 refuses the library's `segments`, and the
+# check of 5.4 its solver (`planning.solve` and `floor_bytes`).
 
 # %% id="imports"
 import itertools
@@ -50,8 +51,8 @@ from tutorial_lib.units import Bytes, human_bytes, human_flops
 torch.set_num_threads(1)
 
 # %% [markdown] id="block-text"
-# Our model is GPT-2 with a micro-batch of 4. Its bytes and FLOPs are *predicted* for a GPU's
-# kernels. Fused attention counts as one matmul. This is one block:
+# Our model is GPT-2 with a micro-batch of 4. Its bytes and FLOPs are *predicted* for a
+# GPU's kernels. Fused attention counts as one matmul. This is one block:
 #
 # ```text
 #           x  norm  qkv  attention  out  dropout  add  norm  up  GELU  down  dropout  add
@@ -59,8 +60,8 @@ torch.set_num_threads(1)
 # saved     1   1     3       1             1/4     1     1    4    4            1/4
 # ```
 #
-# The line *saved* lists the bytes kept for backward, in units of the block's input `x`. *Eager*
-# attention, which isn't fused into one kernel, also saves its scores.
+# The line *saved* lists the bytes kept for backward, in units of the block's input `x`.
+# *Eager* attention isn't fused into one kernel, and it also saves its scores.
 
 # %% id="gpt2"
 ROWS = 4
@@ -75,15 +76,17 @@ EAGER = replace(FUSED, attention="eager")
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Write a context manager that checkpoints each module of a list as a separate segment, by replacing
-# its `forward`. After the `with` block each module must run as it did before, even after an error.
+# Write `checkpoint_only`, a context manager that checkpoints each module of a list as a
+# separate segment, by replacing its `forward`. After the `with` block, and after an
+# error, each module must run as before.
 #
-# The gradients must be bit-identical, dropout included. Saved bytes and FLOPs must be exactly those
-# of a checkpoint around each module. Three traps:
+# Gradients must stay the same to the last bit, dropout included. Saved bytes and FLOPs
+# must be those of a checkpoint around each module. Three traps:
 #
 # - Models may call a module with keyword arguments.
-# - A module may already have its own `forward`, as with LoRA.
-# - `module(x)` calls `module.forward`, so a new forward that calls `module(x)` never ends.
+# - A module's `forward` may already differ from its class's, as with LoRA.
+# - `module(x)` calls `module.forward`, so a new forward that calls `module(x)` calls
+#   itself without end.
 
 
 # %% id="answer-5-1"
@@ -93,7 +96,7 @@ def checkpoint_only(modules: list[torch.nn.Module]):
     """Checkpoint each of these modules, as one segment, until the `with` block ends.
 
     Args:
-        modules: Parts of one model; no part lies inside another.
+        modules: Parts of one model; no part is inside another.
     """
     ### BEGIN SOLUTION
     before = [(module, module.forward) for module in modules]
@@ -118,17 +121,18 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # </details>
 # <details><summary>Hint 2: remember first</summary>
 #
-# Begin with a list of pairs `(module, module.forward)`. The checkpoint calls this old forward, and
-# at the end you restore it.
+# Begin with a list of pairs `(module, module.forward)`. The checkpoint calls this old
+# forward, which you restore at the end.
 # </details>
 # <details><summary>Hint 3: the new forward</summary>
 #
-# `partial` binds `checkpoint` to the old forward and to `use_reentrant=False`. (A `lambda` looks
-# up a loop's variable too late.)
+# `partial` binds `checkpoint` to the old forward and to `use_reentrant=False`. (A
+# `lambda` looks up a loop's variable too late.)
 # </details>
 #
-# **Predict.** A checkpoint around each block frees some bytes. With fused attention, what
-# percentage of those bytes is freed by checkpointing only attention?
+# **Predict.** Checkpointing every block lowers the peak by $D$ bytes. With fused
+# attention, what percentage of $D$ do you gain by checkpointing only the attention
+# modules?
 
 # %% id="guess-attention"
 guess = None  # percent
@@ -191,19 +195,21 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="attention-read"
-# Whether "checkpoint attention" is good advice depends on the kernel: with fused attention, "FFN
-# only" frees more.
+# Whether "checkpoint attention" is good advice depends on the kernel: with fused
+# attention, checkpointing the MLPs ("FFN only") frees more.
 #
 # ## 5.2 What does a choice cost?
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Chapter 07 priced each saved tensor *alone*. A set's price isn't the sum of those prices: two
-# dropped tensors may need the same matmul, which runs only once.
+# In chapter 07 each dropped tensor had a price. But two dropped tensors may need the
+# same matmul, which runs again only once. So the price of dropping both may be less
+# than the sum of their prices.
 #
-# A **trace** lists a forward's operations in order: `trace.ops`. Each has a `name`, what it `reads`
-# and `writes` (tuples of names) and `flops`. Tensors are named by their storage, so an in-place
-# operation writes a name that an earlier operation wrote:
+# A **trace** lists a forward's operations in order: `trace.ops`. Each operation has a
+# `name`, what it `reads` and `writes` (tuples of tensor names) and `flops`. Tensors in
+# the same storage have the same name, so an in-place operation writes a name that an
+# earlier operation wrote:
 #
 # ```text
 # name   reads  writes  flops
@@ -218,11 +224,13 @@ plots.tradeoff(
 # kept {a}      u is missing, so h is     norm, up, add_ run  100 FLOPs
 # ```
 #
-# A needed tensor that isn't kept is *missing*. *All* operations that write a missing tensor, up to
-# where it is read, run again. The tensors that these operations read are then missing too, unless
-# they are kept. Inputs and weights are always in memory.
+# A needed tensor that isn't kept is *missing*. *All* operations that write a missing
+# tensor run again. What these operations read is then missing too, unless it is kept.
+# If a tensor is missing only because another operation reads it, later writes to it
+# don't run again. Inputs and weights are always in memory.
 #
-# Bytes and FLOPs must be exact, and the trace must stay unchanged.
+# Write `cost_of_keeping`, which returns the bytes of all kept tensors and the FLOPs of
+# all operations that run again. Leave the trace unchanged.
 
 
 # %% id="answer-5-2"
@@ -258,15 +266,14 @@ checks.lab05.cost_of_keeping(cost_of_keeping)
 # </details>
 # <details><summary>Hint 2: one set</summary>
 #
-# Keep a set of missing names. It begins with what is needed and not kept.
-# </details>
+# Start with a set of missing names: those that are needed but not kept. </details>
 # <details><summary>Hint 3: what runs again</summary>
 #
-# Every operation that writes something missing runs again. What it reads is missing too, unless it
-# is kept.
+# If an operation writes something missing, add its FLOPs. Add what it reads to the set,
+# unless it is kept.
 # </details>
 #
-# The next cells record a trace of a real block, with a dispatch mode like chapter 07's.
+# The next cells record a trace of a real block.
 
 # %% id="given-trace"
 Op = namedtuple("Op", "name reads writes flops")
@@ -341,11 +348,11 @@ for op in trace.ops:
 print("* backward asks for it")
 
 # %% [markdown] id="predict-exact"
-# The *greedy* way, as in chapter 07, drops the tensors with the lowest prices first. The *exact*
-# way tries all sets.
+# The *greedy* way, as in chapter 07, drops the tensors with the lowest price per byte
+# first. The *exact* way tries all sets.
 #
-# **Predict.** You may keep 4 units. How many times the exact way's FLOPs does the greedy way
-# recompute?
+# **Predict.** Both ways may keep 4 units. What are the greedy way's recomputed FLOPs,
+# divided by the exact way's?
 
 # %% id="guess-exact"
 guess = None  # times
@@ -360,11 +367,11 @@ def all_choices(trace):
 
 
 def greedy_choices(trace):
-    def price(name):  # FLOPs a byte, where everything else is kept
+    def price(name):  # FLOPs per byte, if everything else is kept
         return cost_of_keeping(trace, trace.needed - {name})[1] / trace.num_bytes[name]
 
     names = [name for name in trace.num_bytes if name in large(trace) & trace.needed]
-    order = sorted(names, key=price)  # of one price: as they stand on the trace
+    order = sorted(names, key=price)  # equal prices: in the trace's order
     dropped = [set(order[:number]) for number in range(len(order) + 1)]
     return [cost_of_keeping(trace, trace.needed - names) for names in dropped]
 
@@ -374,7 +381,7 @@ def fewest(choices, num_bytes):
     return min(flops for size, flops in choices if size <= num_bytes)
 
 
-def frontier(choices):  # of the sizes that no smaller one beats
+def frontier(choices):  # only the choices that no smaller one beats
     best, least = {}, float("inf")
     for size, flops in sorted(choices):
         if flops < least:
@@ -397,15 +404,17 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# If the next tensor in the greedy order is large, dropping it frees more bytes than needed, and
-# costs more FLOPs.
+# The greedy way recomputes more than necessary. If the next tensor in its order is
+# large, dropping it may free more bytes than needed, and so cost more FLOPs than
+# needed.
 #
 # ## 5.3 A policy that counts
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
-# PyTorch asks a *policy* about each operation of a segment: keep its result, or recompute it? An
-# operation doesn't say which linear layer it belongs to, so the policy has to count matmuls:
+# PyTorch asks a *policy* about each operation of a segment: keep its result, or
+# recompute it? An operation doesn't say which linear layer it belongs to, so the policy
+# has to count matmuls:
 #
 # ```text
 # keep {0, 3}     qkv 0   attention 1   out 2   up 3   down 4
@@ -414,12 +423,15 @@ plots.tradeoff(
 # ```
 #
 # `checkpoint(..., context_fn=f)` calls `f()` for each segment. `f` returns
-# `create_selective_checkpoint_contexts(policy)`, a pair of contexts: one for forward, one for the
-# recomputation. PyTorch calls `policy(context, op, *args, **kwargs)` in forward; some releases call
-# it in the recomputation too, with `context.is_recompute` set. Count from 0 in each run.
+# `create_selective_checkpoint_contexts(policy)`, a pair of contexts: one for forward,
+# one for the recomputation. In forward, PyTorch calls
+# `policy(context, op, *args, **kwargs)` for each operation. Some releases also call the
+# policy in the recomputation, where `context.is_recompute` is True. Count from 0 in
+# each of the two runs.
 #
-# The chosen matmuls must run once, and all others twice. Only the chosen results and the segment's
-# input may be kept for backward. The gradients must be bit-identical.
+# Write `keep_matmuls`, which returns such an `f`. The goal: the chosen matmuls run
+# once, and all others twice. Only the chosen results and the segment's input are kept
+# for backward. Gradients stay equal to the last bit.
 
 
 # %% id="given-matmul"
@@ -466,21 +478,21 @@ checks.lab05.keep_matmuls(keep_matmuls)
 # %% [markdown] id="hints-5-3"
 # <details><summary>Hint 1: three functions</summary>
 #
-# `keep_matmuls` returns `contexts`, which makes a counter and a policy, and returns the pair of
-# contexts. The policy counts.
+# `keep_matmuls` returns `contexts`. This function makes a counter and a policy, and
+# returns the pair of contexts. The policy counts.
 # </details>
 # <details><summary>Hint 2: the counter</summary>
 #
-# Create it inside `contexts`, so that each segment begins with 0. A dict with the keys `False` and
-# `True` fits `context.is_recompute`.
+# Create the counter inside `contexts`, so that each segment begins with 0. Use a dict
+# with the keys `False` and `True`, the values of `context.is_recompute`.
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
-# Return `CheckpointPolicy.MUST_SAVE` or `CheckpointPolicy.PREFER_RECOMPUTE`. Everything but matmuls
-# is recomputed.
+# Return `CheckpointPolicy.MUST_SAVE` for a chosen matmul, and otherwise
+# `CheckpointPolicy.PREFER_RECOMPUTE`.
 # </details>
 #
-# The next cells compare 5.2's FLOPs with a FLOP counter's:
+# Now compare the FLOPs from your `cost_of_keeping` with those from a FLOP counter:
 
 
 # %% id="run-block"
@@ -512,26 +524,31 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# In the last row, where the results of all matmuls are kept, only norms, GELU and dropout run
-# again. That still frees a third of the block's saved bytes.
+# In the last row, all matmul results are kept, and only operations without a matmul run
+# again. With the block's input, that keeps 11 units, where a plain block saves 16.5. So
+# a third of the saved bytes is freed, and no matmul runs again.
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# A model is a sequence of **parts**: embedding, blocks, head. Each part has **options**, and each
-# option has `kept_bytes` (what waits after its forward), `working_bytes` (the most that the part
-# holds while it runs forward or backward) and `flops` (what is recomputed).
+# A model is a sequence of **parts**: embedding, blocks, head. Each part has **options**
+# for what it keeps. An option has three numbers:
+#
+# - `kept_bytes`: what waits in memory for backward;
+# - `working_bytes`: the most that the part holds while it works, forward or backward;
+# - `flops`: the FLOPs that run again.
 #
 # ```text
 # forward   part 0 keeps ─► part 1 keeps ─► part 2 keeps ─┐
 # backward  part 0 works ◄─ part 1 works ◄─ part 2 works ◄┘
 # ```
 #
-# While a part works, memory holds its `working_bytes` and what all parts *before* it keep; later
-# parts hold nothing then. Write `fewest_flops`: choose one option for each part, so that the
-# largest of these sums fits the target and the total FLOPs are as few as possible. A greedy choice
-# isn't always best, and 12 blocks with 8 options each have 69 billion combinations.
+# While a part works, memory holds its `working_bytes` plus the `kept_bytes` of all
+# parts *before* it. Write `fewest_flops`, which chooses one option for each part. Each
+# such sum must fit the target, and all parts together must recompute as few FLOPs as
+# possible. A greedy choice isn't always best, and 12 blocks with 8 options each have 69
+# billion combinations.
 
 
 # %% id="answer-5-4"
@@ -541,7 +558,7 @@ def fewest_flops(parts: list[list], target_bytes: int) -> list[int]:
 
     Args:
         parts: In the order of forward; each a list of options.
-        target_bytes: For what is held at any time.
+        target_bytes: The most that may be held at any time.
 
     Returns:
         The number of each part's option.
@@ -573,13 +590,13 @@ checks.lab05.fewest_flops(fewest_flops)
 # %% [markdown] id="hints-5-4"
 # <details><summary>Hint 1: part by part</summary>
 #
-# Later parts need to know only how many bytes the earlier ones keep. For each such number remember
-# the fewest FLOPs, and the options that lead to it.
+# Later parts depend only on how many bytes the earlier parts keep. For each such number
+# of bytes, remember the fewest FLOPs, and the options that lead to them.
 # </details>
 # <details><summary>Hint 2: a dict</summary>
 #
-# Begin with `best = {0: (0, ())}`: nothing kept, no FLOPs, no options yet. For each part make a new
-# dict by combining every entry of the old one with every option.
+# Begin with `best = {0: (0, ())}`: nothing kept, no FLOPs, no options yet. For each
+# part make a new dict by combining every entry of the old dict with every option.
 # </details>
 # <details><summary>Hint 3: what fits</summary>
 #
@@ -587,7 +604,7 @@ checks.lab05.fewest_flops(fewest_flops)
 # `kept + option.kept_bytes`. If two ways lead to the same bytes, take the `min`.
 # </details>
 #
-# The next cells predict the options of GPT-2's parts, each part alone.
+# The next cells predict the options of GPT-2's parts.
 
 
 # %% id="readings"
@@ -601,10 +618,10 @@ def reading(module, run, x):
     def forward_and_backward():
         out = run(x)
         edge, gradient = get_gradient_edge(out), torch.ones_like(out)
-        del out  # in the whole model, the next part has gone by then
+        del out  # in the whole model, nothing holds it any more by then
         torch.autograd.backward([edge], [gradient])
 
-    forward_and_backward()  # from the second step on, gradients are there already
+    forward_and_backward()  # from the second step on, gradients already exist
     with memory.watch(model=module) as forward:
         out = run(x)
     del out
@@ -623,7 +640,7 @@ def embed(gpt, tokens):
 
 
 def head_loss(gpt, tokens, x):
-    targets = F.pad(tokens[:, 1:], (0, 1), value=-100)  # the last token has no next
+    targets = F.pad(tokens[:, 1:], (0, 1), value=-100)  # nothing follows the last token
     return F.cross_entropy(gpt.head(gpt.norm(x)).flatten(0, 1), targets.flatten())
 
 
@@ -648,10 +665,8 @@ for keep, option in zip(KEEPS, again, strict=True):
 print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work")
 
 # %% [markdown] id="predict-target"
-# The head's 50,257 logits per token make its working bytes the largest.
-#
-# **Predict.** The target is a quarter below the peak with everything kept. By what percentage do
-# the FLOPs of a step grow?
+# **Predict.** The target is a quarter less than the peak with everything kept. By what
+# percentage do your solver's choices raise the FLOPs of a whole step?
 
 # %% id="guess-target"
 guess = None  # percent
@@ -662,7 +677,7 @@ def executed(choices):
     peaks = {}
     with memory.predicting():
         gpt, tokens = GPT(FUSED), torch.zeros(ROWS, 1024, dtype=torch.long)
-        gpt.loss(tokens).backward()  # from here on, gradients are there
+        gpt.loss(tokens).backward()  # from here on, gradients exist
         for numbers in choices:
             for layer, number in zip(gpt.blocks, numbers[1:-1], strict=True):
                 layer.forward = partial(run_block, layer, KEEPS[number])
@@ -670,7 +685,7 @@ def executed(choices):
     return peaks
 
 
-def extra(numbers):  # FLOPs again, as a share of a step's
+def extra(numbers):  # recomputed FLOPs, as a share of a step's FLOPs
     chosen = [part[n] for part, n in zip(parts, numbers, strict=True)]
     return sum(option.flops for option in chosen) / step_flops
 
@@ -704,8 +719,8 @@ plots.tradeoff(
 #
 # Difficulty 4/5 · importance 4/5 · 25 minutes
 #
-# Chapter 07d's hooks copied every saved *tensor* to the host, even weights, and copied some
-# storages several times. Write hooks that do better:
+# Chapter 07d's hooks copied every saved *tensor* to the host, even weights, and some
+# storages several times. Write `offloading`, which returns better hooks:
 #
 # ```text
 # saved     q  k  v  in one storage     the same storage,      a weight, or a storage
@@ -714,22 +729,22 @@ plots.tradeoff(
 # host      one copy                    a new copy
 # ```
 #
-# - **What stays**: `pack` returns `tensor.detach()`, since the tensor itself could keep its graph
-#   alive.
-# - **Which storage?** A later storage may get the same address, so use `StorageWeakRef(storage)` as
-#   a copy's key: it doesn't keep the storage alive.
-# - **Written in place**, a storage needs a new copy. `tensor._version` counts such writes (but
-#   misses those through `.data` or NumPy).
-# - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy as soon as
+# - **What stays**: for a tensor that stays on the device, `pack` returns
+#   `tensor.detach()`, since the tensor itself could keep its graph alive.
+# - **Which storage?** Keep the copies in a dict. An address isn't a good key, since a
+#   later storage may get it. Use `StorageWeakRef(storage)`, which doesn't keep the
+#   storage alive.
+# - **Written in place**: `tensor._version` counts such writes.
+# - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy once
 #   nothing else holds it.
 # - **A second backward** may ask for the same tensors again.
 #
 # `copy = host.put(tensor)` copies the tensor's whole storage.
-# `copy.get(dtype, size, stride, offset)` brings a tensor back: pass its `dtype`, `size()`,
-# `stride()` and `storage_offset()`.
+# `copy.get(dtype, size, stride, offset)` brings a tensor back: pass its `dtype`,
+# `size()`, `stride()` and `storage_offset()`.
 #
-# The gradients must be bit-identical in five kinds of steps. Each large storage must be copied
-# once, and no copy may be left at the end.
+# The goal: gradients equal to the last bit in five kinds of steps, each large storage
+# copied once, and no copy left at the end.
 
 
 # %% id="answer-5-5"
@@ -738,8 +753,8 @@ def offloading(host, model: torch.nn.Module, min_bytes: int):
     """Make hooks under which large saved tensors wait on the host.
 
     Args:
-        host: Has `put`, which gives a copy that has `get`.
-        model: Whose parameters stay where they are.
+        host: Has `put`, which returns a copy that has `get`.
+        model: Its parameters stay where they are.
         min_bytes: The smallest storage that is moved.
 
     Returns:
@@ -775,21 +790,22 @@ checks.lab05.offloading(offloading)
 # %% [markdown] id="hints-5-5"
 # <details><summary>Hint 1: the frame</summary>
 #
-# Return `saved_tensors_hooks(pack, unpack)`. What `pack` returns, `unpack` receives: a tensor that
-# stayed, or a tuple.
+# Return `saved_tensors_hooks(pack, unpack)`. `unpack` receives what `pack` returned: a
+# tensor that stayed, or a tuple.
 # </details>
 # <details><summary>Hint 2: pack</summary>
 #
-# A copy's key is the pair of a `StorageWeakRef` and `tensor._version`. Assign a new copy to a
-# variable before you put it into the dict: otherwise it is forgotten immediately.
+# A copy's key is the pair of a `StorageWeakRef` and `tensor._version`. Assign a new
+# copy to a variable before you put it into the dict, or it is forgotten at once.
 # </details>
 # <details><summary>Hint 3: the tuple</summary>
 #
-# Put the copy and the arguments of its `get` into the tuple. The tuple keeps the copy alive.
+# Put the copy and the arguments of its `get` into the tuple. The tuple keeps the copy
+# alive.
 # </details>
 #
-# **Predict.** PyTorch's `save_on_cpu` copies every saved tensor, weights included. On 8 real
-# blocks, how many times your hooks' bytes does it copy?
+# **Predict.** PyTorch's `save_on_cpu` copies every saved tensor, weights included. For
+# a GPT of 8 blocks, how many times as many bytes does `save_on_cpu` copy as your hooks?
 
 # %% id="guess-copies"
 guess = None  # times
@@ -828,12 +844,13 @@ print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 # %% [markdown] id="waiting-text"
 # ## Which blocks should wait on the host?
 #
-# Your solver moves nothing, and your hooks move every large tensor. The library's planner chooses
-# for each block: keep, recompute, or move what it saves. Here it plans GPT-2 on an A100, for four
-# links to the host, within three quarters of the memory that keeping everything takes.
+# This part isn't graded. For each block, the library's planner chooses whether to keep
+# the block's saved tensors, recompute them, or move them to the host. Here it plans
+# GPT-2 on an A100, for four different links to the host. The budget is three quarters
+# of the peak with everything kept.
 #
-# **Predict.** In the fastest plan over PCIe 4, how many of the 12 blocks wait on the host? This
-# part isn't graded.
+# **Predict.** In the fastest plan over PCIe 4, how many of the 12 blocks have their
+# saved tensors moved to the host?
 
 # %% id="guess-waiting"
 guess = None  # blocks
@@ -860,12 +877,14 @@ print(f"behind PCIe 4: {waiting} blocks{beside(guess, waiting)}")
 pd.DataFrame(table).T
 
 # %% [markdown] id="waiting-read"
-# Over the slowest link, moving one more block would take longer than recomputing it.
+# Over the slowest link, PCIe 3, the plan moves what one block saved. Moving another
+# block's tensors too would take longer than recomputing it.
 
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Which way is fastest? This part isn't graded.
+# This part isn't graded. Which is fastest: keeping everything, keeping only the results
+# of matmuls 0 to 3, or moving saved tensors to the host?
 
 
 # %% id="gpu-given"
@@ -912,5 +931,6 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="end"
-# On your model, drop first what costs no matmul. For the rest, compare the times of copying and
-# recomputing (07d), or let `plan MODEL --link pcie-4` do it.
+# On your own model, first drop the tensors whose recomputation needs no matmul. For the
+# other tensors, compare the time of copying with that of recomputing (chapter 07d), or
+# have `plan MODEL --link pcie-4` compare them.

@@ -19,17 +19,17 @@ _PASSED = (
 )
 # What to try where the gradients of a kind of step are wrong.
 _ADVICE = {
-    "one step": f"other numbers came back, or {ADDRESS}",
+    "one step": f"wrong numbers came back, or {ADDRESS}",
     "parts of a storage": (
         "a saved tensor may be a slice, a transpose or an expansion: size, stride and offset say "
-        "where its numbers lie in the storage."
+        "where its numbers are in the storage."
     ),
     "micro-batches": (
-        "the batch lies in a buffer that is filled in place before each micro-batch, under the "
-        "same hooks: the copy of an earlier filling is stale."
+        "the batch is in a buffer that is overwritten before each micro-batch, under the same "
+        "hooks: an earlier copy is stale."
     ),
     "two backwards": TWO_BACKWARDS,
-    "double backward": "a gradient is differentiated again, and its graph is cut somewhere.",
+    "double backward": "this step differentiates a gradient again, but its graph is cut somewhere.",
 }
 
 
@@ -107,13 +107,13 @@ def offloading(case: Case, result: Result, kept: _Kept) -> None:
         seen = read.integer(read.total(result, "copied"), "copied bytes")
         less, more = (
             f"a storage was left out, or {ADDRESS}",
-            "each large storage once, no parameter's.",
+            "each large storage once, and no parameter's.",
         )
         expect.close(
             seen,
             wanted,
             _copy_faults(kept),
-            otherwise=f"{seen:,} bytes were copied to the host, and {wanted:,} should be: "
+            otherwise=f"{seen:,} bytes were copied to the host, but {wanted:,} should be: "
             f"{less if seen < wanted else more}",
         )
     differ = f"gradients differ from those without hooks: {_ADVICE[step]}"
@@ -121,15 +121,15 @@ def offloading(case: Case, result: Result, kept: _Kept) -> None:
     keys = ("stayed", "peak", "left")
     stayed, peak, left = (read.integer(result[key], f"bytes ({key})") for key in keys)
     faults = {
-        f"{stayed:,} bytes were still on the device after the step, held by a cycle: a tensor that "
-        "pack leaves where it is must come back as tensor.detach(), for an operation's own result "
-        "would otherwise hold its graph.": stayed != 0,
+        f"{stayed:,} bytes were still on the device after the step, held by a cycle: for a tensor "
+        "that stays, pack must return tensor.detach(), since an operation's own result would "
+        "otherwise hold its graph.": stayed != 0,
         f"the peak is {peak:,} bytes, and {kept.peak:,} without hooks: the copied tensors were "
-        "still on the device. pack gives the copy alone, and unpack brings it back.": (
+        "still on the device. Have pack return only the copy, and unpack bring it back.": (
             step == "one step" and kept.peak - peak < wanted // 2
         ),
         f"{left:,} bytes were left on the host after the step, inside `with`: the graph is gone, "
-        "and something of yours still holds the copies, as a plain dictionary does. A "
+        "but something of yours still holds the copies, as a plain dictionary does. A "
         "weakref.WeakValueDictionary holds none.": left != 0,
     }
     expect.no_fault(faults)
@@ -138,14 +138,13 @@ def offloading(case: Case, result: Result, kept: _Kept) -> None:
 def _copy_faults(kept: _Kept) -> Faults:
     yield from {
         "nothing was copied to the host.": 0,
-        "parameters were copied too, and they stay on the device anyway. A saved weight may be a "
+        "parameters were copied too, but they stay on the device anyway. A saved weight may be a "
         "view, such as its transpose: compare storages.": kept.copied(parameters=True),
-        "small storages were copied too: min_bytes is the smallest.": kept.copied(small=True),
-        "a storage of exactly min_bytes stayed: min_bytes is the smallest that is copied.": (
-            kept.copied(above=1)
-        ),
+        "small storages were copied too: compare with min_bytes.": kept.copied(small=True),
+        "a storage of exactly min_bytes stayed: copy it too, since min_bytes is the smallest size "
+        "to copy.": (kept.copied(above=1)),
         "min_bytes was compared with the bytes of tensors. A tensor may be a small part of its "
         "storage, or an expansion of it: compare `storage.nbytes()`.": kept.copied(part=True),
-        "storages were copied once for each tensor that was saved: several tensors may lie in "
+        "storages were copied once for each tensor that was saved: several tensors may share "
         "one.": kept.copied(each=True),
     }.items()

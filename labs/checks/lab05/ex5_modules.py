@@ -76,30 +76,30 @@ def checkpoint_only(case: Case, result: Result, right: tuple[Step, Step]) -> Non
     again = (flops - plain.flops) / (wanted.flops - plain.flops)
     faults = {
         "no matmul ran again: nothing is checkpointed inside your block.": flops == plain.flops,
-        f"{again:.2f} times the FLOPs that should run again do so: each module is one segment, and "
-        "no other part is.": flops != wanted.flops,
+        f"{again:.2f} times as many FLOPs ran again as should: each module is one segment, and no "
+        "other part is.": flops != wanted.flops,
     }
     expect.no_fault(faults)
     expect_gradients(
         result,
         plain.gradients,
-        "FLOPs are right, and gradients differ from those of the plain model. There is dropout "
+        "FLOPs are right, but gradients differ from those of the plain model. There is dropout "
         "inside: does a module draw the same random numbers again?",
     )
     saved = read.integer(result["saved"], "saved bytes")
     advice = (
         "a function without arguments holds them in its closure, where autograd does not see them "
-        "(lab 03). Hand the arguments to `checkpoint`."
+        "(lab 03). Pass the arguments to `checkpoint`."
     )
-    advice = "only the arguments of each module should wait." if saved > wanted.saved else advice
+    advice = "save only the arguments of each module." if saved > wanted.saved else advice
     after = read.items(result["after"], "what the model does after the block")
     faults = {
-        f"gradients are right, and {saved:,} bytes are saved, where {wanted.saved:,} are wanted: "
+        f"gradients are right, but {saved:,} bytes are saved instead of {wanted.saved:,}: "
         f"{advice}": saved != wanted.saved,
-        "after your block the modules are still checkpointed, or no longer what they were: put "
-        "back what you changed.": after[1:] != [plain.flops, plain.saved],
-        "after your block the model gives another loss. One module came with a forward of its own, "
-        "as LoRA sets one: put back that one, not the class's.": after[:1] != [plain.loss],
+        "after your block the modules are still checkpointed, or otherwise changed: put back what "
+        "you changed.": after[1:] != [plain.flops, plain.saved],
+        "after your block the model gives another loss. One module has its own forward, as LoRA "
+        "sets it: put back that one, not the class's.": after[:1] != [plain.loss],
         "an error inside your block was swallowed: let it through.": (
             not str(result["said"]).startswith("KeyError")
         ),
@@ -151,7 +151,7 @@ def keep_matmuls(case: Case, result: Result, right: _Right) -> None:
     keep, plain = case["keep"], right.plain
     expect.fact(
         read.flag(result, "same_again"),
-        "asked about the recomputation too, as some PyTorch releases do, your policy keeps other "
+        "asked in the recomputation too, as some PyTorch releases do, your policy keeps other "
         "matmuls than in forward: each run counts from 0, and context.is_recompute tells which.",
     )
     flops, wanted = read.integer(result["flops"], "FLOPs"), right.flops(keep, keep)
@@ -160,18 +160,17 @@ def keep_matmuls(case: Case, result: Result, right: _Right) -> None:
         flops,
         wanted,
         _flops_faults(right, keep),
-        otherwise=f"{again:.2f} times the FLOPs that should run again do so: print in the policy "
-        "which operations get a number, and which of them are kept.",
+        otherwise=f"{again:.2f} times as many FLOPs ran again as should: print in the policy which "
+        "operations get a number, and which of them are kept.",
     )
     waiting, should_wait = read.integer(result["waiting"], "waiting bytes"), right.bytes_with(keep)
     other = (
-        "bytes and FLOPs are right, and loss or gradients are not those of the plain model: does "
+        "bytes and FLOPs are right, but loss or gradients are not those of the plain model: does "
         "each matmul get its own result back?"
     )
     faults = {
-        f"the right matmuls run again, and {waiting:,} bytes wait for backward, where "
-        f"{should_wait:,} should: the results of other operations are to be "
-        "recomputed.": waiting != should_wait,
+        f"the right matmuls run again, but {waiting:,} bytes wait for backward instead of "
+        f"{should_wait:,}: recompute the results of other operations.": waiting != should_wait,
         other: read.number(result["loss"], "the loss") != plain.loss,
     }
     expect.no_fault(faults)
@@ -181,11 +180,12 @@ def keep_matmuls(case: Case, result: Result, right: _Right) -> None:
 def _flops_faults(right: _Right, keep: Collection[int]) -> Faults:
     others, fewer = [i for i in _MATMULS if i not in keep], [i - 1 for i in keep]
     kept = {
-        "no matmul ran again: yours keeps them all, whatever was asked for.": _MATMULS,
-        "every matmul ran again: nothing was kept, or the recomputation did not take it.": (),
-        "those that should be kept ran again, and the others did not.": others,
-        "all linear layers stay: an operation's name does not tell them apart, so count.": _LINEAR,
-        "yours counts from 1, and matmuls are numbered from 0.": fewer,
+        "no matmul ran again: your policy keeps them all, whatever was asked for.": _MATMULS,
+        "every matmul ran again: nothing was kept, or the recomputation did not use it.": (),
+        "those that should be kept ran again, but the others did not.": others,
+        "your policy keeps all linear layers: an operation's name can't tell them apart, so "
+        "count.": _LINEAR,
+        "your policy counts from 1, but matmuls are numbered from 0.": fewer,
     }
     yield from ((words, right.flops(one, one)) for words, one in kept.items())
     one_block = "one of the two blocks kept its matmuls, and the other one did not: each segment "

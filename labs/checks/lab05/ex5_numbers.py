@@ -99,13 +99,13 @@ def cost_of_keeping(case: Case, result: Result, right: Cost) -> None:
         seen,
         right.flops,
         _flops_faults(right),
-        otherwise=f"the bytes are right, and the FLOPs ({seen:,}) are "
+        otherwise=f"the bytes are right, but the FLOPs ({seen:,}) are "
         f"{'too few' if seen < right.flops else 'too many'}. Write down by hand which operations "
-        "run again, and print yours beside it.",
+        "run again, and compare with what yours runs.",
     )
     expect.fact(
         read.flag(result, "inputs kept"),
-        "both numbers are right, and your function changed `trace` or `kept`, which the caller "
+        "both numbers are right, but your function changed `trace` or `kept`, which the caller "
         "uses again. `|=` and `-=` change a set in place: begin with a new one.",
     )
 
@@ -113,12 +113,12 @@ def cost_of_keeping(case: Case, result: Result, right: Cost) -> None:
 def _bytes_faults(right: Cost) -> Faults:
     trace, kept, size_of = right.trace, right.kept, right.trace.num_bytes
     yield from {
-        "the bytes are those of what backward needs and you drop: the kept ones are wanted.": sum(
+        "you added up the dropped tensors that backward needs: add up the kept ones.": sum(
             size_of[name] for name in trace.needed - kept
         ),
         "the bytes leave out kept tensors that backward never asks for: they take memory as "
         "well.": sum(size_of[name] for name in trace.needed & kept),
-        "the bytes hold a tensor once for each operation that writes it: it is one storage.": sum(
+        "the bytes count a tensor once for each operation that writes it: it is one storage.": sum(
             size_of[name] for op in trace.ops for name in op.writes if name in kept
         ),
     }.items()
@@ -136,24 +136,24 @@ def _flops_faults(right: Cost) -> Faults:
     first = {name: op for op in reversed(ops) for name in op.writes}
     by_first = right.again(needed, set(first.values()))
     yield from {
-        "only the operations that make a dropped tensor itself run again in your sum. Their inputs "
-        "may be gone too, though backward never asked for them, and a loop from the front finds "
-        "them too late.": sum(op.flops for op in ops if dropped & set(op.writes)),
-        "an operation that several dropped tensors go back to is in your sum several times: it "
-        "runs once.": sum(right.again({name}) for name in dropped),
-        "your sum goes on through tensors that are kept: what is kept need not be made.": through,
-        "your sum makes all that is not kept. Only what backward needs, or what leads to it, is "
-        "recomputed.": right.again({name for op in ops for name in op.writes}),
-        "an operation that writes a tensor after its last reader runs again in your sum: only what "
-        "wrote it before it was read is needed.": right.again(needed, late=True),
-        "an operation runs again only where all of its results are missing, in your sum: one that "
-        "is missing is enough.": of_all_missing,
-        "a tensor is made by the last operation alone that writes it, in your sum: an operation in "
-        "place changes what an earlier one made, and both run again.": right.again(
+        "your sum runs only the operations that make a dropped tensor itself. Their inputs may be "
+        "gone too, and a loop from the front finds them too "
+        "late.": sum(op.flops for op in ops if dropped & set(op.writes)),
+        "you counted an operation several times where several dropped tensors depend on it: it "
+        "runs again once.": sum(right.again({name}) for name in dropped),
+        "your sum goes on past kept tensors: nothing has to run again to make those.": through,
+        "your sum recomputes all that is not kept. Only what backward needs, or what leads to it, "
+        "runs again.": right.again({name for op in ops for name in op.writes}),
+        "your sum includes an operation that writes a tensor after its last reader: only what "
+        "wrote it before it was read runs again.": right.again(needed, late=True),
+        "your sum runs an operation again only if all of its results are missing: one missing "
+        "result is enough.": of_all_missing,
+        "your sum runs only the last operation that writes a tensor: an in-place operation changes "
+        "what an earlier one made, so both run again.": right.again(
             needed, set(last.values()), late=True
         ),
-        "a tensor is made by the first operation alone that writes it, in your sum: one in place "
-        "comes later, and what that reads must be there too.": by_first,
+        "your sum runs only the first operation that writes a tensor: an in-place one comes later, "
+        "and needs its other inputs too.": by_first,
     }.items()
 
 
@@ -227,32 +227,32 @@ def _where_5_4(case: Case) -> str:
 def fewest_flops(case: Case, result: Result, best: Best) -> None:
     said = str(result["said"])
     if best.budget < best.smallest:
-        words = f"no choice fits, so a ValueError is wanted, and {said[:120] or 'a choice'} came."
+        words = f"no choice fits, so raise a ValueError; {said[:120] or 'a choice'} came."
         expect.fact(said.startswith("ValueError"), words)
         return
     expect.fact(not said, f"your function raised {said[:160]!r}, and there is a choice.")
     name = "the numbers of the options"
     numbers = read.integers(result["chosen"], name, len(best.parts))
     are_there = all(0 <= n < len(part) for n, part in zip(numbers, best.parts, strict=True))
-    expect.fact(are_there, f"{name}: {numbers} has one that its part does not have.")
+    expect.fact(are_there, f"{name}: {numbers} includes a number that its part does not have.")
     chosen = [part[n] for n, part in zip(numbers, best.parts, strict=True)]
     expect.fact(peak_bytes(chosen) <= best.budget, _over(chosen, best.budget))
     expect.close(
         total_flops(chosen),
         best.flops,
         _faults(best),
-        otherwise=f"{numbers} fits and runs {total_flops(chosen)} FLOPs again, and another choice "
-        "fits with fewer: is each option of each part tried beside each way to come there?",
+        otherwise=f"{numbers} fits and runs {total_flops(chosen)} FLOPs again, but another choice "
+        "fits with fewer: did you try each option of each part with every combination before it?",
     )
 
 
 def _over(chosen: Sequence[Option], budget: int) -> str:
     if all(option.flops == 0 for option in chosen):
-        return "every part has its fewest FLOPs, and that does not fit."
+        return "every part has its fewest FLOPs, but that does not fit."
     if _all_kept(chosen) <= budget:
         return (
-            "what the parts keep fits together, and what one holds while it runs does not fit "
-            "beside it: each part's working bytes come on top of what those before it keep."
+            "the kept bytes fit, but not with what a part holds while it runs: each part's working "
+            "bytes come on top of what those before it keep."
         )
     return f"your choice needs {peak_bytes(chosen) - budget} bytes more than the budget."
 
@@ -268,12 +268,12 @@ def _faults(best: Best) -> Faults:
     cautious = _fewest(c for c in best.choices if at_once(c) <= best.budget)
     by_greed = total_flops(greedy(best.parts, best.budget))
     yield from {
-        "that is the least memory possible: what the budget leaves is to save FLOPs.": smallest,
-        "all parts have the same option, and a mixture needs fewer FLOPs.": alike,
-        "your sum holds what all parts keep while one runs. When a part goes backward, those after "
-        "it have gone already, and hold nothing.": cautious,
-        "that is greedy, by bytes freed for each FLOP. The last exchange may free more than it had "
-        "to, and another set fills the budget better: try them all, cleverly.": by_greed,
+        "that is the least memory possible: use the rest of the budget to save FLOPs.": smallest,
+        "all parts use the same option, but a mixture needs fewer FLOPs.": alike,
+        "your sum holds what all parts keep while one runs. When a part runs backward, those after "
+        "it are done and hold nothing.": cautious,
+        "that is the greedy choice, by bytes freed per FLOP. Its last exchange may free too much, "
+        "and another set fills the budget better: try them all, cleverly.": by_greed,
     }.items()
 
 

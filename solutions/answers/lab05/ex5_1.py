@@ -59,7 +59,7 @@ Swallows = wrong(
     "was swallowed: let it through", "finally:", "except Exception:\n        pass\n    finally:"
 )
 takes_the_first_alone = wrong(
-    "times the FLOPs that should run again", "in modules]", "in modules[:1]]"
+    "times as many FLOPs ran again as should", "in modules]", "in modules[:1]]"
 )
 is_no_context = wrong("checkpoint_only should return a context manager", "@contextmanager\n", "")
 

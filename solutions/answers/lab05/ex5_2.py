@@ -5,7 +5,7 @@ from functools import cache
 from solutions.answers import right, wrong
 
 looks_one_step_back = wrong(
-    "only the operations that make a dropped tensor itself",
+    "your sum runs only the operations that make",
     "            missing = missing | (set(op.reads) - kept)\n",
     "",
 )
@@ -13,13 +13,13 @@ runs_again_where_all_results_are_missing = wrong(
     "all of its results are missing", "missing & set(op.writes)", "set(op.writes) <= missing"
 )
 goes_back_to_the_input = wrong(
-    "what is kept need not be made", "(set(op.reads) - kept)", "set(op.reads)"
+    "your sum goes on past kept tensors", "(set(op.reads) - kept)", "set(op.reads)"
 )
 makes_everything = wrong(
-    "your sum makes all that is not kept", "missing & set(op.writes)", "set(op.writes) - kept"
+    "your sum recomputes all that is not kept", "missing & set(op.writes)", "set(op.writes) - kept"
 )
 gives_freed_bytes = wrong(
-    "the bytes are those of what backward needs and you drop",
+    "you added up the dropped tensors",
     "for name in kept)",
     "for name in trace.needed - kept)",
 )
@@ -76,19 +76,19 @@ def followed(trace, kept, makers):
     return bytes_of(trace, kept), sum(op.flops for op in again)
 
 
-@wrong("an operation that several dropped tensors go back to")
+@wrong("where several dropped tensors depend on it")
 def adds_up_the_prices(trace, kept):
     flops = sum(swept(trace, kept, {name}) for name in trace.needed - kept)
     return bytes_of(trace, kept), flops
 
 
-@wrong("made by the last operation alone that writes it")
+@wrong("only the last operation that writes")
 def remembers_the_last_writer(trace, kept):
     ops = [op for op in trace.ops if op.name != "view"]
     return followed(trace, kept, {name: op for op in ops for name in op.writes})
 
 
-@wrong("made by the first operation alone that writes it")
+@wrong("only the first operation that writes")
 def remembers_the_first_writer(trace, kept):
     return followed(trace, kept, {n: op for op in reversed(trace.ops) for n in op.writes})
 
@@ -111,7 +111,7 @@ def from_the_end_of_the_trace(trace, kept):
     return bytes_of(trace, kept), swept(trace, kept)
 
 
-@wrong("after its last reader runs again in your sum")
+@wrong("writes a tensor after its last reader")
 def runs_all_writers_again(trace, kept):
     @cache
     def again(name):

@@ -18,7 +18,7 @@ keeps_the_others = wrong(
     "those that should be kept ran again", "number in numbers", "number not in numbers"
 )
 keeps_by_name = wrong(
-    "an operation's name does not tell them apart",
+    "an operation's name can't tell them apart",
     "contexts(policy)",
     "contexts([torch.ops.aten.addmm.default])",
 )
@@ -29,7 +29,7 @@ counts_both_runs_as_one = wrong(
     "seen[context.is_recompute] +",
     "seen[False] +",
 )
-counts_from_one = wrong("yours counts from 1", "{False: 0, True: 0}", "{False: 1, True: 1}")
+counts_from_one = wrong("your policy counts from 1", "{False: 0, True: 0}", "{False: 1, True: 1}")
 counts_on_in_the_next_segment = wrong(
     "each segment counts for itself",
     "        seen = {False: 0, True: 0}\n",
@@ -38,19 +38,19 @@ counts_on_in_the_next_segment = wrong(
     "    seen = {False: 0, True: 0}\n\n    def contexts",
 )
 keeps_what_costs_nothing = wrong(
-    "written in place after it was kept",
+    "changed in place after it was kept",
     "(op):\n                return CheckpointPolicy.PREFER_RECOMPUTE",
     "(op):\n                return CheckpointPolicy.MUST_SAVE",
 )
 keeps_gelu_too = wrong(
-    "the results of other operations are to be recomputed",
+    "recompute the results of other operations",
     "if not is_matmul",
     "if op is torch.ops.aten.gelu.default:\n"
     "                return CheckpointPolicy.MUST_SAVE\n"
     "            if not is_matmul",
 )
 gives_the_contexts_themselves = wrong(
-    "and a function is wanted", "return contexts", "return contexts()"
+    "but a function is needed", "return contexts", "return contexts()"
 )
 with_counts_of_each_run = right(
     "{False: 0, True: 0}",

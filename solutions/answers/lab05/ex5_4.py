@@ -11,7 +11,7 @@ ignores_the_budget = wrong(
     "[min(range(len(p)), key=lambda i, p=p: p[i].flops) for p in parts]",
 )
 pops_the_parts = wrong(
-    "is another after your call", "    return list", "    parts.clear()\n    return list"
+    "your call changed its arguments", "    return list", "    parts.clear()\n    return list"
 )
 
 
@@ -50,7 +50,7 @@ def adds_up_what_is_kept(parts, budget):
     return tried(parts, budget, peak=lambda options: sum(o.kept_bytes for o in options))
 
 
-@wrong("those after it have gone already")
+@wrong("those after it are done")
 def holds_all_at_once(parts, budget):
     def all_at_once(options):
         return sum(o.kept_bytes for o in options) + max(o.working_bytes for o in options)
@@ -59,7 +59,7 @@ def holds_all_at_once(parts, budget):
     return tried(parts, budget, peak=all_at_once)
 
 
-@wrong("that is greedy")
+@wrong("that is the greedy choice")
 def is_greedy(parts, budget):
     tried(parts, budget)
     numbers = [min(range(len(part)), key=lambda i, p=part: p[i].flops) for part in parts]
@@ -77,7 +77,7 @@ def is_greedy(parts, budget):
     return numbers
 
 
-@wrong("and a mixture needs fewer FLOPs")
+@wrong("but a mixture needs fewer FLOPs")
 def treats_all_alike(parts, budget):
     tried(parts, budget)
     ways = [[i] * len(parts) for i in range(min(map(len, parts)))]
@@ -87,7 +87,7 @@ def treats_all_alike(parts, budget):
     return min(fitting)[1]
 
 
-@wrong("no choice fits, so a ValueError is wanted")
+@wrong("no choice fits, so raise a ValueError")
 def refuses_nothing(parts, budget):
     return tried(parts, max(budget, min(map(held, itertools.product(*parts)))))
 

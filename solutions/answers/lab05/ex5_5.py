@@ -35,11 +35,11 @@ copies_every_tensor = wrong(
     "key = object()",
 )
 goes_by_the_address = wrong(
-    "two storages went for one",
+    "you took two storages for one",
     "key = StorageWeakRef(storage), tensor._version",
     "key = storage.data_ptr()",
 )
-forgets_writes_in_place = wrong("the copy of an earlier filling is stale", ", tensor._version", "")
+forgets_writes_in_place = wrong("an earlier copy is stale", ", tensor._version", "")
 forgets_the_offset = wrong("size, stride and offset say", "tensor.storage_offset()", "0")
 gives_the_tensor_itself = wrong("held by a cycle", "tensor.detach()", "tensor")
 copies_into_a_plain_dictionary = wrong(
@@ -54,7 +54,7 @@ copies_and_keeps_the_tensor = wrong(
     "packed[1:5]",
 )
 takes_out_of_a_table = wrong(
-    "unpack must use nothing up",
+    "unpack must not remove anything",
     "    return saved_tensors_hooks(pack, unpack)",
     "    table = {}\n"
     "\n"

@@ -16,14 +16,14 @@ from tutorial_lib.models.gpt import GPT
 
 from .modules import context_of, make_gpt
 
-ADDRESS = "two storages went for one. An address is used again when its storage is gone."
+ADDRESS = "you took two storages for one: a freed storage's address is used again."
 TWO_BACKWARDS = (
-    "after backward(retain_graph=True) a second one asks for all again: unpack must use nothing up."
+    "after backward(retain_graph=True), a second one may come: unpack must not remove anything."
 )
 _EQUAL = 32  # numbers of an exam's rows, at places that are drawn
 _SAVED = (
-    "What is copied to the host takes nothing of the device here, and nothing else may hold it: "
-    "pack gives the copy alone."
+    "What is copied to the host takes no memory on the device here, and nothing else may hold "
+    "it: pack returns only the copy."
 )
 
 
@@ -189,7 +189,7 @@ def offloading(answer: Answer, case: Case) -> Result:
     except RuntimeError as error:
         if "out of bounds" not in str(error):
             raise
-        words = "what was asked for lies outside of the copy. Offset and stride count elements; or"
+        words = "what was asked for is outside the copy. Offset and stride count elements; or"
         raise CheckError(f"{case['step']}: {words} {ADDRESS}") from error
     except (KeyError, IndexError) as error:
         if case["step"] == "two backwards":
@@ -197,7 +197,7 @@ def offloading(answer: Answer, case: Case) -> Result:
         if isinstance(error, IndexError):
             raise
         raise CheckError(
-            f"{case['step']}: a KeyError. Where nothing was put in, .get gives None. A "
+            f"{case['step']}: a KeyError. If nothing was put in, .get returns None. A "
             "WeakValueDictionary forgets at once what nothing else holds: give a new copy a name "
             "first."
         ) from error

@@ -19,7 +19,7 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 _SEGMENTS = "tutorial_lib.instruments.segments"
 _NO_SEGMENTS = Forbidden(
     "the library's segments do this lab's work by themselves, so your answer may not call them: "
-    "exchange each module's forward, and put it back.",
+    "replace each module's forward, and put it back.",
     tuple(f"{_SEGMENTS}:{name}" for name in ("applied", "called_through", "replace_method")),
 )
 NUM_MATMULS = 6  # of a block with eager attention: qkv, scores, mix, out, up, down
@@ -59,7 +59,7 @@ def context_of(returned: Any, name: str) -> AbstractContextManager[Any]:
     if hasattr(type(returned), "__enter__") and hasattr(type(returned), "__exit__"):
         return returned  # type: ignore[no-any-return]
     kind = type(returned).__name__
-    raise CheckError(f"{name} should return a context manager, for `with`, and {kind} came.")
+    raise CheckError(f"{name} should return a context manager, for `with`, but {kind} came.")
 
 
 def make_model(case: Case) -> tuple[nn.Module, Callable[[], Tensor]]:
@@ -97,8 +97,8 @@ def checkpoint_only(answer: Answer, case: Case) -> Result:
             step = counted(model, loss, case)
     except RecursionError as error:
         raise CheckError(
-            "the calls never end. To call the module runs its forward, and that is yours now, "
-            "which calls the module. Keep the forward that was there before, and call that."
+            "the calls never end. Calling the module runs its forward, which is now yours, and "
+            "yours calls the module. Keep the forward that was there before, and call that."
         ) from error
     except TypeError as error:
         raise CheckError(
@@ -109,8 +109,8 @@ def checkpoint_only(answer: Answer, case: Case) -> Result:
         if "keyword arguments" not in str(error):
             raise
         raise CheckError(
-            "the reentrant checkpoint takes no keyword arguments, and models call their attention "
-            "with such: use_reentrant=False."
+            "the reentrant checkpoint takes no keyword arguments, but models call their attention "
+            "with some: pass use_reentrant=False."
         ) from error
 
     def fail() -> None:
@@ -145,7 +145,7 @@ def keep_matmuls(answer: Answer, case: Case) -> Result:
     context_fn = answer(set(case["keep"]))
     if not callable(context_fn):
         raise CheckError(
-            f"{type(context_fn).__name__} came, and a function is wanted: checkpoint calls it "
+            f"{type(context_fn).__name__} came, but a function is needed: checkpoint calls it "
             "before each segment, so that each segment has contexts of its own."
         )
     checkpoint_blocks(gpt, context_fn=context_fn)
@@ -154,8 +154,8 @@ def keep_matmuls(answer: Answer, case: Case) -> Result:
     except (RuntimeError, IndexError) as error:
         if "mutated" in str(error):
             raise CheckError(
-                "a result was written in place after it was kept, and PyTorch hands no such result "
-                "out: keep matmuls alone."
+                "a result was changed in place after it was kept, and PyTorch refuses to return "
+                "it: keep only matmuls."
             ) from error
         raise CheckError(
             f"backward failed ({type(error).__name__}: {str(error)[:120]}). The recomputation "
