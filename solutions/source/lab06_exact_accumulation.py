@@ -1,25 +1,24 @@
 # %% [markdown] id="title"
 # # Lab 06: exact accumulation
 #
-# "The accumulated gradient is mathematically exact", says nearly every tutorial, but most loops
-# aren't exact. You write one that is, for ragged micro-batches, for masked tokens, under a scaler,
-# and on several ranks. If an update is impossible, your loop leaves everything as it was.
+# Nearly every tutorial says that gradient accumulation is exact, but in most training loops it
+# isn't. In this lab you write loops that are exact, even with ragged micro-batches, masked tokens,
+# a gradient scaler and several processes.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
 # | 6.1 | a comparison: where do two training steps first differ? | 3 |
-# | 6.2 | an epoch in windows, including the last | 2 |
-# | 6.3 | tokens: shifted, masked, ragged | 2 |
-# | 6.4 | once per update: scaler, clip, scheduler, log | 3 |
+# | 6.2 | an epoch in windows, including a shorter last one | 2 |
+# | 6.3 | a step for tokens: ragged, masked, shifted | 2 |
+# | 6.4 | a step in float16, with scaler, clipping and scheduler | 3 |
 # | 6.5 | one update of any model, or no change if it fails | 4 |
-# | 6.6 | several ranks, and one exchange of gradients | 3 |
+# | 6.6 | one update on several processes, with one exchange of gradients | 3 |
 #
 # Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Where a cell says `guess = None`, write a number first. Chapter 08
-# prepares you for this lab, but the checks don't accept answers that use its
-# `assert_same_training`.
+# your own cells above it. Where a cell says `guess = None`, fill in a number before you run it.
+# Chapter 08 prepares you for this lab, but your answers may not call its `assert_same_training`.
 
 # %% id="imports"
 import contextlib
@@ -51,9 +50,9 @@ torch.set_num_threads(1)
 # %% [markdown] id="the-subject"
 # ## The subject
 #
-# We train a small ViT on digits, in float64. Rounding errors are then about 1e-16, so a difference
-# above 1e-12 is a bug. One version of the training step uses 64 images at once. The other uses four
-# micro-batches, but its author forgot to divide the loss by four.
+# We train a small ViT in float64, where relative differences above 1e-12 are bugs, not rounding.
+# Below are two training steps for the same 64 images. The first runs all 64 at once. The second
+# runs four micro-batches, but its author forgot to divide each loss by four.
 
 # %% id="subject"
 images, labels = data.digits()
@@ -84,11 +83,11 @@ def four_pieces(model, optimizer, max_norm=math.inf, num=4):
 
 
 # %% [markdown] id="predict-blind"
-# People check a loop by its loss, its gradient's norm, or its parameters after an update. We
-# compare these three for the two steps.
+# People often check a training loop by three numbers: the loss, the gradient's norm, and the norm
+# of the weights after an update.
 #
-# **Predict.** With AdamW, and the gradient's norm clipped at 0.1, how many of the three differ by
-# more than 1 %?
+# **Predict.** With AdamW, and with gradients clipped to a norm of 0.1, how many of these three
+# numbers differ by more than 1 % between the right step and the faulty one?
 
 # %% id="guess-blind"
 guess = None  # of the three
@@ -113,17 +112,17 @@ print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
 pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# If gradients are clipped, none of the three shows the bug. So compare the gradient itself, as the
+# With clipping, none of the three numbers shows the bug. So compare the whole gradient, as the
 # optimizer receives it.
 #
 # ## 6.1 Where do two steps first differ?
 #
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
-# Run two steps from the same start, each on a copy of the model. Compare loss, gradients and
-# parameters, in this order, and return the first part that differs, and by how much. The goal:
-# judge nine pairs of steps correctly. In two pairs the steps agree within the tolerance; one of
-# these uses dropout.
+# Run two steps from the same start, each on a copy of the model. Compare first their losses, then
+# their gradients, then the parameters after the update. Return the first of these parts that
+# differs, and by how much. The goal: judge nine pairs of steps correctly. Two pairs agree within
+# the tolerance; one of those two uses dropout.
 
 
 # %% id="given-6-1"
@@ -133,7 +132,7 @@ def vector(tensors):
 
 
 def gradient_vector(model):
-    """Put a model's gradients into one vector; where there is none stand zeros."""
+    """Put a model's gradients into one vector; a missing gradient becomes zeros."""
     pairs = [(p, p.grad) for p in model.parameters()]
     return vector(torch.zeros_like(p) if g is None else g for p, g in pairs)
 
@@ -165,15 +164,15 @@ def first_difference(
     Args:
         step_a: The step to trust: `step_a(model, optimizer)` makes one update, and
             returns its loss, a float.
-        step_b: The step in question.
-        model: Where both start. It stays as it is, its gradients too, and so does the
-            random state.
-        make_optimizer: Makes an optimizer for parameters.
-        tolerance: Largest relative difference that is rounding.
+        step_b: The step to judge; it is called in the same way.
+        model: Both steps start from it. Afterwards the model, its gradients and the
+            random state are as before.
+        make_optimizer: `make_optimizer(parameters)` returns an optimizer.
+        tolerance: Largest relative difference that still counts as rounding.
 
     Returns:
-        What `first_beyond` gives for the parts "loss", "gradients" (as
-        optimizer.step() finds them) and "parameters" (after it), in this order.
+        What `first_beyond` returns for the parts "loss", "gradients" (as they are when
+        optimizer.step() begins) and "parameters" (after it), in this order.
     """
     ### BEGIN SOLUTION
     random_state = torch.get_rng_state()
@@ -201,23 +200,23 @@ checks.lab06.first_difference(first_difference)
 # %% [markdown] id="hints-6-1"
 # <details><summary>Hint 1: an inner function</summary>
 #
-# `observe(step)` runs one step on a copy and returns a dict of three vectors.
+# Write `observe(step)`, which runs one step on a copy and returns a dict of three vectors.
 # `torch.tensor([loss], dtype=torch.float64)` makes the loss a vector.
 # </details>
 # <details><summary>Hint 2: the moment to look</summary>
 #
 # A step may clear its gradients before it returns. With
-# `optimizer.register_step_pre_hook(function)`, the function is called with
-# `(optimizer, args, kwargs)` when `step()` begins; let it append to a list.
+# `optimizer.register_step_pre_hook(function)`, PyTorch calls `function(optimizer, args, kwargs)`
+# when `step()` begins. Let it append the gradients to a list.
 # </details>
 # <details><summary>Hint 3: one start</summary>
 #
-# For each step, use `copy.deepcopy(model)`, a new optimizer, and `torch.set_rng_state` with the
-# initial state; set that state again at the end.
+# For each step, use a new `copy.deepcopy(model)`, a new optimizer, and the initial random state
+# (`torch.set_rng_state`). At the end, set that state again.
 # </details>
 #
 # **Predict.** The faulty step didn't divide by 4. Without clipping, what relative difference does
-# your function report?
+# your function report for the gradients?
 
 # %% id="guess-difference"
 guess = None  # relative difference
@@ -233,21 +232,21 @@ part, difference = judge(*clipped)
 print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 
 # %% [markdown] id="text-6-2"
-# If a gradient is 4 times too large, the relative difference is 3. Clipping nearly hides that: the
-# clipped gradients differ only because `clip_grad_norm_` divides by the norm plus 1e-6. So compare
-# without clipping.
+# A gradient 4 times too large has a relative difference of 3. Clipping nearly hides it: the two
+# gradients have the same direction, and clipping gives them the same norm. So compare without
+# clipping.
 #
 # ## 6.2 Windows
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Your function gets an epoch as an iterator, or as a loader that restarts at each `iter`. The epoch
-# has no length and doesn't fit into memory. A *window* is the micro-batches of one update: the next
-# `num`, or as many as are left.
+# `train_epoch` makes one update for each *window*: the next `num` micro-batches, or at the end as
+# many as are left. It gets an epoch's micro-batches as an iterator, or as a loader that restarts at
+# each call of `iter`. The epoch has no `len`, and doesn't fit into memory.
 #
-# The goal: every window's gradient is within 1e-12 of the gradient of its images as one batch. Hold
-# at most one window of the epoch. Run one micro-batch at a time, and keep only one micro-batch's
-# graph in memory. These rules also apply in 6.3, 6.4 and 6.6.
+# The goal: every window's gradient is within 1e-12 of the gradient that its images give as one
+# batch. Read one window at a time. Run one micro-batch at a time, and keep only its graph in
+# memory. These rules also apply in 6.3, 6.4 and 6.6.
 
 
 # %% id="answer-6-2"
@@ -262,12 +261,12 @@ def train_epoch(
 
     Args:
         model: Its `loss(images, labels)` is the mean over a micro-batch's images.
-        optimizer: Its parameters may have an old `.grad`, which counts for nothing.
-        micro_batches: Gives images `(B, 1, 8, 8)` and labels `(B,)`, B from 1 on.
+        optimizer: Its parameters may have an old `.grad`, which must not count.
+        micro_batches: Pairs of images `(B, 1, 8, 8)` and labels `(B,)`; B varies.
         num: Micro-batches in a window; the last window may have fewer.
 
     Returns:
-        For each update the mean loss of its window's images.
+        For each update, the mean loss over its window's images.
     """
     ### BEGIN SOLUTION
     micro_batches, losses = iter(micro_batches), []
@@ -291,22 +290,22 @@ checks.lab06.train_epoch(train_epoch)
 # %% [markdown] id="hints-6-2"
 # <details><summary>Hint 1: reading a window</summary>
 #
-# `list(islice(iterator, num))` takes the next `num`, or what is left. Call `iter` once, before the
-# loop.
+# `list(islice(iterator, num))` takes the next `num` items, or as many as are left. Call `iter`
+# once, before the loop.
 # </details>
 # <details><summary>Hint 2: the weight of a micro-batch</summary>
 #
-# Use its share of the window's images.
+# Multiply each micro-batch's mean loss by the micro-batch's share of the window's images.
 # </details>
 # <details><summary>Hint 3: what happens once</summary>
 #
-# Once per window, read, count, `zero_grad`, `step`, and append one loss.
+# For each window, count the images once, and call `zero_grad` and `step` once.
 # </details>
 
 
 # %% id="judge-6-2"
-# Eleven images as micro-batches of 5, 5 and 1 are one window; the step to trust has
-# them at once.
+# One window: eleven images in micro-batches of 5, 5 and 1. The step to trust runs all
+# eleven at once.
 def one_window(model, optimizer, size):
     parts = zip(images[:11].split(size), labels[:11].split(size), strict=True)
     return train_epoch(model, optimizer, parts, num=3)[0]
@@ -320,27 +319,27 @@ judge(whole, ragged)[0]
 #
 # Difficulty 3/5 · importance 5/5 · 8 minutes
 #
-# A language model's loss is a mean over *targets*, the tokens to be predicted. Labels are the row's
-# tokens, but padding and prompt have the label -100. The output at one position predicts the label
-# at the next, so a row's first label is never a target:
+# A language model's loss is a mean over *targets*, the tokens to be predicted. The labels are the
+# row's tokens, except that padding and prompt have the label -100. Each output predicts the next
+# position's label, so a row's first label is never a target:
 #
 # ```text
 # tokens   t0   t1   t2   t3   pad
 # labels   t0   t1   t2   t3  -100
-# targets       t1   t2   t3             three, and four labels that are not -100
+# targets       t1   t2   t3             three targets, but four labels that aren't -100
 # ```
 #
-# Below, a row is a line of code, and its indentation is the prompt. If a micro-batch has no target
-# at all, the mean of its losses is nan, but the sum is 0.
+# Each row below is a line of code, and we treat its indentation as the prompt. A micro-batch may
+# have no target at all: then its mean loss is nan, but its summed loss is 0.
 #
-# The goal: the gradient is within 1e-12 of the gradient of the mean loss over all targets of the
-# window.
+# The goal: the window's gradient is within 1e-12 of the gradient of the mean loss over all of the
+# window's targets.
 #
-# **Predict.** If you count all labels that aren't -100, first labels included, by what percentage
-# do you overcount the targets of the sixteen lines below?
+# **Predict.** Suppose you count every label that isn't -100, even the first label of a row. By what
+# percentage do you then overcount the targets of the sixteen lines below?
 
 # %% id="guess-6-3"
-guess = None  # per cent
+guess = None  # percent
 
 
 # %% id="rows"
@@ -374,9 +373,9 @@ def token_step(
 
     Args:
         model: Maps tokens `(B, T)` to logits `(B, T, V)`.
-        optimizer: Updates it.
-        window: Micro-batches of tokens and labels `(B, T)`. One of them may have no
-            target, the window has some.
+        optimizer: Updates the model.
+        window: Micro-batches of tokens and labels `(B, T)`. A micro-batch may have no
+            target, but the window has some.
 
     Returns:
         The mean loss over the window's targets.
@@ -403,17 +402,16 @@ checks.lab06.token_step(token_step)
 # %% [markdown] id="hints-6-3"
 # <details><summary>Hint 1: the shift</summary>
 #
-# For both loss and count, use the logits without the last position, and the labels without the
-# first column.
+# Drop the last position of the logits and the first column of the labels. Use the same labels to
+# count the targets.
 # </details>
 # <details><summary>Hint 2: the sum</summary>
 #
-# `F.cross_entropy` takes `(N, V)` and `(N,)`, and ignores targets of -100. With
-# `reduction="sum"` it does not divide.
+# `F.cross_entropy(..., reduction="sum")` takes `(N, V)` and `(N,)`, and ignores targets of -100.
 # </details>
 # <details><summary>Hint 3: the count</summary>
 #
-# It's one number for the whole window, and you need it before the first backward.
+# Count the targets of the whole window before the first backward.
 # </details>
 
 # %% id="judge-6-3"
@@ -429,14 +427,14 @@ judge_gpt(*steps, make_optimizer=sgd)[0]
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# A real loop in float16 does five more things: scale the loss, unscale the gradients, clip them,
-# update the scale, and step the scheduler. All but the first happen once per window. If *one*
-# micro-batch has an infinite gradient, `scaler.step` skips the window's update. Then skip the
-# scheduler's step, too.
+# In float16, a training loop scales each micro-batch's loss, so that small gradients don't
+# become 0. Once per window, it unscales the gradients, clips them, makes the update, adjusts the
+# scale, and steps the scheduler. If *one* micro-batch has an infinite gradient, `scaler.step` skips
+# the window's update. In that case, skip the scheduler's step, too.
 #
-# `scaler.step` doesn't say whether it skipped the update, but the scale shows it: after a skipped
-# update, `scaler.update` halves the scale. The next cell runs four updates, the second with an
-# infinite gradient. The scale begins at 1024 and doubles after two good updates in a row.
+# `scaler.step` doesn't say whether it skipped, but after a skipped update `scaler.update` halves
+# the scale. The next cell tries four updates; the second has an infinite gradient. The scale begins
+# at 1024, and doubles after two good updates in a row.
 #
 # **Predict.** What is the scale after the fourth update?
 
@@ -461,11 +459,11 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So the scale *falls* exactly when an update was skipped. (If several optimizers share the scaler,
-# at least one of them skipped.) A disabled scaler always reports 1 and skips nothing.
+# So if the scale falls, the update was skipped. A disabled scaler always reports 1 and skips
+# nothing.
 #
-# The goal: every window's gradient is within 1e-12 of the big batch's, and is clipped as a whole.
-# If a window's update is skipped, the scheduler doesn't step.
+# The goal: every window's gradient is within 1e-12 of the gradient that its images give as one
+# batch, and you clip it once, as a whole.
 
 
 # %% id="answer-6-4"
@@ -476,15 +474,15 @@ def scaled_step(
     """Make one update of a window in mixed precision, or skip it as a whole.
 
     Args:
-        scheduler: Makes a step after each update that was made.
-        scaler: A `torch.amp.GradScaler`, perhaps switched off (`enabled=False`).
+        scheduler: Steps after each update that was not skipped.
+        scaler: A `torch.amp.GradScaler`, perhaps disabled (`enabled=False`).
         window: A list of micro-batches, images `(B, 1, 8, 8)` and labels `(B,)`.
         max_norm: Limit for the norm of the window's whole, unscaled gradient.
         loss_of: `loss_of(model, images, labels)` is a micro-batch's mean loss.
 
     Returns:
-        The mean loss of the window's images, unscaled, and the norm of its gradient,
-        unscaled and before it was clipped.
+        The mean loss over the window's images, and the norm of the window's gradient
+        before clipping, both unscaled.
     """
     ### BEGIN SOLUTION
     num_images = sum(len(y) for _, y in window)
@@ -499,7 +497,7 @@ def scaled_step(
     scale = scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()
-    if scaler.get_scale() >= scale:  # it falls when the update was skipped
+    if scaler.get_scale() >= scale:  # a lower scale: the update was skipped
         scheduler.step()
     return total, norm.item()
     ### END SOLUTION
@@ -512,8 +510,8 @@ checks.lab06.scaled_step(scaled_step)
 # %% [markdown] id="hints-6-4"
 # <details><summary>Hint 1: the order</summary>
 #
-# In the loop over micro-batches, multiply by the share, call `scale`, and go backward. After the
-# loop come `unscale_`, clip, `step`, `update` and the scheduler.
+# For each micro-batch, multiply the loss by the micro-batch's share of the images, call `scale`,
+# and go backward. After the loop come `unscale_`, clipping, `step`, `update` and the scheduler.
 # </details>
 # <details><summary>Hint 2: two numbers to return</summary>
 #
@@ -544,8 +542,8 @@ def eight_windows(model, window, scale):
 
 
 # %% id="lost-windows"
-# In real float16: a scale of 2**24 is too large, so windows are lost until it has
-# fallen.
+# In real float16, a scale of 2**24 is too large: updates are skipped until it is
+# small enough.
 parts = list(zip(images[:32].split(12), labels[:32].split(12), strict=True))
 made, scheduled, *_ = eight_windows(make_vit(torch.float32), parts, 2.0**24)
 print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made}")
@@ -555,18 +553,19 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 #
 # Difficulty 4/5 · importance 5/5 · 15 minutes
 #
-# Now you write one step for any model whose loss is a mean over tokens, images or pixels. Two
-# functions define that mean: `loss_sum(model, *micro_batch)` returns the sum of the terms, and
-# `count_terms(*micro_batch)` their number.
+# Now you write one step for any model whose loss is a mean over tokens, images or pixels. The
+# *terms* of this mean are the losses of the single tokens, images or pixels. Your function is given
+# `loss_sum(model, *micro_batch)`, which returns the sum of a micro-batch's terms, and
+# `count_terms(*micro_batch)`, which returns their number.
 #
 # The harder part is failure: a batch with no target, more micro-batches than rows, a loss of nan,
-# an out-of-memory error. A step that fails must say what it received, and leave model, optimizer,
-# gradients, buffers and random state as they were. Two functions help:
+# an out-of-memory error. A step that fails must raise an error, and leave the model, its gradients
+# and buffers, the optimizer and the random state as they were. These functions help:
 
 
 # %% id="given-6-5"
 def refuse_impossible(num_steps, num_rows, num_terms):
-    """Raise an error where no update can be made, before anything has run."""
+    """Raise an error if no update is possible. To be called before anything runs."""
     if not 1 <= num_steps <= num_rows:
         raise ValueError(
             f"num_steps (={num_steps}) must be between 1 and the {num_rows} rows."
@@ -576,7 +575,7 @@ def refuse_impossible(num_steps, num_rows, num_terms):
 
 
 def remember(model):
-    """Return a function that puts a model's buffers and the random state back."""
+    """Return a function that restores a model's buffers and the random state."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     random_state = torch.get_rng_state()
     gpu_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -592,11 +591,11 @@ def remember(model):
 
 # %% [markdown] id="goal-6-5"
 # The old `.grad` must survive a failure. So put the old tensors into a list before you call
-# `zero_grad()`. That call only sets `.grad` to None, and backward then makes a new tensor. (With
-# `set_to_none=False` it would fill the old tensors with zeros.)
+# `zero_grad()`. That call only sets `.grad` to None, and backward then makes new tensors, so those
+# in your list don't change.
 #
-# The goal: an update of GPT, ViT or U-Net, with SGD or AdamW, is within 1e-12 of the whole batch's
-# in float64, and within summation error in float32. A failed step leaves nothing behind.
+# The goal: an update in micro-batches equals the update with the whole batch, for GPT, ViT and
+# U-Net, within 1e-12 in float64 and within rounding in float32.
 
 
 # %% id="answer-6-5"
@@ -608,15 +607,16 @@ def exact_step(
 
     Args:
         batch: A tuple of tensors with one row for each sample.
-        num_steps: How many micro-batches to make of it, as equal as they can be.
+        num_steps: Number of micro-batches to split it into, as evenly as possible.
         max_norm: Limit for the norm of the whole gradient.
 
     Returns:
         The mean loss over all terms of the batch.
 
     Raises:
-        ValueError: From `refuse_impossible`, or naming the micro-batch, from 1 on,
-            whose loss is not finite. What the model raises is passed on.
+        ValueError: From `refuse_impossible`. Also if a micro-batch's loss is not
+            finite; then it names the micro-batch's number, counted from 1. Errors that
+            the model raises are passed on.
     """
     ### BEGIN SOLUTION
     num_terms, parameters = count_terms(*batch), list(model.parameters())
@@ -650,7 +650,7 @@ checks.lab06.exact_step(exact_step)
 # %% [markdown] id="hints-6-5"
 # <details><summary>Hint 1: before anything runs</summary>
 #
-# Count the terms, refuse what is impossible, make the list of all `.grad`, and call `remember`.
+# Count the terms, call `refuse_impossible`, put all `.grad` into a list, and call `remember`.
 # `tensor.tensor_split(num_steps)` makes exactly that many parts.
 # </details>
 # <details><summary>Hint 2: restore</summary>
@@ -659,16 +659,15 @@ checks.lab06.exact_step(exact_step)
 # </details>
 # <details><summary>Hint 3: the loss of a micro-batch</summary>
 #
-# Check the loss with `math.isfinite(loss.item())` before `backward`. Clip after the loop, and
-# update after the `try`.
+# Check the loss with `math.isfinite(loss.item())` before `backward`. After the loop, clip the
+# gradients, still inside the `try`. Call `optimizer.step()` after the `try`.
 # </details>
 
 # %% [markdown] id="after-6-5"
 # ### The proof
 #
-# The next cells compare a step in five micro-batches with a step on all 12 rows at once: in float64
-# with your function from 6.1, in float32 with `assert_same_training`, whose bound follows from the
-# number of summed terms.
+# The next cells compare an update in five micro-batches with an update on all 12 rows at once. In
+# float64 they use your function from 6.1, in float32 `assert_same_training`.
 
 
 # %% id="loss-sums"
@@ -741,22 +740,23 @@ for name in TASKS:
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
 # %% [markdown] id="text-6-6"
-# So "exact" means that both loops compute the same sum, and differ only by rounding in a different
-# order.
+# So "exact" means that both steps compute the same sum. They add its terms in a different order, so
+# they round differently.
 #
 # ## 6.6 Several ranks
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
-# Each rank has a copy of the model and its own window. `DistributedDataParallel` averages the
-# gradients over the ranks during `backward`, with an all-reduce. One all-reduce per window is
+# *Ranks* are processes that train together. Each has a copy of the model and its own window. During
+# `backward`, `DistributedDataParallel` (DDP) averages the gradients over the ranks. It does so with
+# an *all-reduce*, which gives every rank the sum over all ranks. One all-reduce per window is
 # enough; `model.no_sync()` skips the others.
 #
-# The next cells run two real ranks (processes on your machine) with four micro-batches each. They
-# put `no_sync` around different parts of the loop, in five ways.
+# In the next cells, two real ranks run four micro-batches each, with `no_sync` around different
+# parts of the loop.
 #
-# **Predict.** If `no_sync` is around *backward only*, in all micro-batches but the last, how many
-# all-reduces does a rank run?
+# **Predict.** If `no_sync` is around *backward only*, in the first three micro-batches, how many
+# all-reduces does a rank run for the four micro-batches together?
 
 # %% id="guess-ways"
 guess = None  # all-reduces
@@ -802,18 +802,18 @@ for name, way in WAYS.items():
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is the parameters' size in bytes. `no_sync` only around backward does nothing, because DDP
-# decides in *forward* whether backward will exchange gradients. The documentation says to put both
-# inside. The fifth way is silently wrong: each rank steps with its own gradient.
+# In the output, P is the parameters' size in bytes. `no_sync` around backward alone does nothing,
+# because DDP decides in *forward* whether backward will exchange gradients. So put both forward and
+# backward inside. The fifth way is silently wrong: the gradients are never exchanged, so each rank
+# steps with its own.
 #
-# Next comes the divisor. An average over ranks is right only if all ranks have the same number of
-# targets. So count the targets of *all ranks*, with an all-reduce of one number before the first
-# backward. And because DDP divides the sum of the gradients by the number of ranks, multiply each
-# rank's loss by the number of ranks.
+# Ranks may have different numbers of targets. So count the targets of *all ranks*, with an
+# all-reduce of one number before the first backward, and divide each micro-batch's summed loss by
+# that count. DDP also divides the sum of the gradients by the number of ranks. To undo that,
+# multiply each rank's loss by the number of ranks.
 #
 # The goal: on two and three ranks, the gradient is within 1e-12 of the whole batch's, and each rank
-# sends P bytes of gradients. This must hold even if windows differ in length or a rank has no
-# target. The check runs the ranks as threads of one process.
+# sends P bytes of gradients per update.
 
 
 # %% id="answer-6-6"
@@ -825,7 +825,7 @@ def rank_step(
 
     Args:
         window: A list of this rank's micro-batches, at least one. Other ranks may have
-            more or fewer, and a rank may have no term at all; all together have some.
+            more or fewer. A rank may have no terms, but all ranks together have some.
         loss_sum: As in 6.5.
         count_terms: As in 6.5.
 
@@ -833,7 +833,7 @@ def rank_step(
         The mean loss over all terms of all ranks.
     """
     ### BEGIN SOLUTION
-    place = next(model.parameters()).device  # nccl reduces what is on the GPU
+    place = next(model.parameters()).device  # nccl only reduces tensors on the GPU
     counts = [count_terms(*part) for part in window]
     num_terms = torch.tensor(float(sum(counts)), device=place)
     dist.all_reduce(num_terms)
@@ -856,28 +856,28 @@ def rank_step(
 checks.lab06.rank_step(rank_step)
 
 # %% [markdown] id="hints-6-6"
-# <details><summary>Hint 1: the count of all ranks</summary>
+# <details><summary>Hint 1: counting on all ranks</summary>
 #
-# `dist.all_reduce(tensor)` replaces the tensor by the sum over all ranks, in place. Every rank has
-# to call it.
+# `dist.all_reduce(tensor)` replaces the tensor by the sum over all ranks, in place. Every rank must
+# call it.
 # </details>
 # <details><summary>Hint 2: where no_sync goes</summary>
 #
-# Run each micro-batch's forward and backward inside one context: `model.no_sync()`, or for the last
+# Run each micro-batch's forward and backward inside `model.no_sync()`; for the last one, use
 # `contextlib.nullcontext()`, which does nothing.
 # </details>
 # <details><summary>Hint 3: two scales</summary>
 #
-# Call backward on the micro-batch's loss sum, divided by the count of all ranks and multiplied by
-# `dist.get_world_size()`. For the loss that you return, don't multiply; sum over the window and
-# then over the ranks.
+# Divide the micro-batch's loss sum by the number of terms on all ranks together (hint 1), multiply
+# the result by `dist.get_world_size()`, and call backward. The loss that you return is summed over
+# the window and over the ranks, and doesn't have the factor `dist.get_world_size()`.
 # </details>
 
 # %% [markdown] id="after-6-6"
 # ### On real ranks
 #
-# Each rank trains on eight of 6.3's sixteen lines, in two micro-batches. We compare the update with
-# your `exact_step`'s in one process; they differ only by rounding.
+# Each rank trains on eight of 6.3's sixteen lines. Your `exact_step`, with all sixteen in one
+# process, should make the same update.
 
 
 # %% id="real-step"
@@ -912,8 +912,8 @@ two.stop()
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# This ungraded cell runs float16 with a `GradScaler` on the GPU, and measures the peak for one
-# effective batch, first whole and then in eight micro-batches.
+# This ungraded cell runs your step from 6.4 twice on the GPU, with the same effective batch: as one
+# micro-batch, and as eight.
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
@@ -930,6 +930,5 @@ if torch.cuda.is_available():
               f"{scheduled} scheduled, scale {scale:g}, loss {loss:.3f}")  # fmt: skip
 
 # %% [markdown] id="end"
-# In this lab, each term's gradient was divided by the number of terms in the *update*. A
-# contrastive loss doesn't split into such terms, because it compares each sample with all others.
-# Lab 07 shows what to do then.
+# In this lab, you divided each term by the number of terms in the *update*. A contrastive loss has
+# no such terms, because it compares each sample with all others. Lab 07 shows what to do then.

@@ -16,8 +16,8 @@ from .given import pairs
 _PASSED = "finds a factor behind AdamW, a turn behind clipping, a nan, and calls rounding nothing"
 _KINDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _MESSAGES = {
-    "random state": "the random state is elsewhere after your call: a comparison draws nothing "
-    "from the training that it looks at. Put it back."
+    "random state": "the random state has moved after your call: a comparison must not change the "
+    "training's next random numbers. Put it back."
 }
 
 
@@ -53,19 +53,19 @@ def first_difference(case: Case, result: Result, right: float) -> None:
     wanted, advice = _KINDS[kind]["first"], _KINDS[kind]["advice"]
     found = f"the first difference beyond {beyond:g} is in {wanted}, not in {part}"
     if wanted == "nothing":
-        found = f"nothing differs by more than {beyond:g}, and {part} was the answer"
+        found = f"nothing differs by more than {beyond:g}, but you answered {part}"
     parts = ("loss", "gradients", "parameters", "nothing")
     faults = {
-        'a pair is to be returned: the part, one of "loss", "gradients", "parameters" and '
+        'return a pair: the part, one of "loss", "gradients", "parameters" and '
         '"nothing", and the difference as a float.': part not in parts,
-        "the model that was handed over has changed, its gradients perhaps: run each step on a "
-        "deep copy of its own.": not {"weights", "gradients"}.isdisjoint(expect.changes(result)),
+        "the model that you were given has changed, perhaps its gradients: run each step on its "
+        "own deep copy.": not {"weights", "gradients"}.isdisjoint(expect.changes(result)),
         f"{found}: {advice}": part != wanted,
     }
     expect.no_fault(faults)
     seen = read.number(result["difference"], "the second of the pair, the difference,")
     agrees = math.isclose(seen, right, rel_tol=1e-6, abs_tol=1e-12)
-    words = f'"nothing" is right, and {seen:.4g} is not the largest of the three differences.'
+    words = f'"nothing" is right, but {seen:.4g} is not the largest of the three differences.'
     if wanted != "nothing":
         words = (
             f'"{wanted}" is right, with a difference of {seen:.4g}, which is not the norm of the '

@@ -53,10 +53,10 @@ def _judge_without_scaler(result: Result, num_updates: int, wanted: int) -> None
     turns = records(result["turns"], "what each call left", wanted)
     faults = {
         f"the scaler was switched off, and the optimizer made {num_updates} updates in {wanted} "
-        "windows: leave it to scaler.step what is skipped.": num_updates != wanted,
-        "a scaler that is switched off skips no update, an infinite gradient makes one too, and "
-        "here the scheduler made no step for it: only a scale that has fallen "
-        "tells.": turns[-1].get("schedule") != wanted,
+        "windows: let scaler.step decide what is skipped.": num_updates != wanted,
+        "a scaler that is switched off skips no update, not even with an infinite gradient, but "
+        "here the scheduler didn't step after it: an update was skipped only if the scale "
+        "fell.": turns[-1].get("schedule") != wanted,
     }
     expect.no_fault(faults)
 
@@ -87,13 +87,13 @@ def _turns(case: Case) -> Iterator[_Turn]:
 def _judge_turns(case: Case, result: Result, updates: list[Tensor], model: nn.Module) -> None:
     turns, number_of = list(_turns(case)), len(case["sizes"])
     said = map(Seen, records(result["turns"], "what each call left", number_of))
-    advice = "one a window, by scaler.step"
+    advice = "one per window, by scaler.step"
     if case["overflow"]:
-        advice = "an infinite gradient skips the update, which scaler.step does"
+        advice = "with an infinite gradient, scaler.step skips the update"
     expect.fact(
         len(updates) == turns[-1].done,
-        f"the optimizer made {len(updates)} updates in {number_of} windows, and {turns[-1].done} "
-        f"are wanted: {advice}.",
+        f"the optimizer made {len(updates)} updates in {number_of} windows instead of "
+        f"{turns[-1].done}: {advice}.",
     )
     remaining, rows = iter(updates), zip(steps.image_windows_of(case), turns, said, strict=True)
     for place, (window, turn, left) in enumerate(rows, start=1):
@@ -115,11 +115,11 @@ def _expect_gradient(case: Case, turn: _Turn, window: accumulation.Window, seen:
 
     still_scaled = accumulation.clipped(scale * window.mean, limit, seen * scale) / scale
     faults = {
-        "the gradient was clipped while it was still scaled: scaler.unscale_(optimizer) comes "
-        "before.": still_scaled,
+        "the gradient was clipped while it was still scaled: call scaler.unscale_(optimizer) "
+        "first.": still_scaled,
         "the gradient was not clipped.": window.mean,
-        "it is too small by the scale: the loss was not scaled before backward, or the gradient "
-        "unscaled twice.": clip(window.mean) / scale,
+        "it is too small by the scale: the loss wasn't scaled before backward, or you unscaled the "
+        "gradient twice.": clip(window.mean) / scale,
     }
     old_gradient = accumulation.OLD_GRADIENT, clip(window.mean + 1 / scale)
     more = [*faults.items(), *accumulation.faults(window, "images", clip), old_gradient]
@@ -129,22 +129,22 @@ def _expect_gradient(case: Case, turn: _Turn, window: accumulation.Window, seen:
 def _expect_returned(
     turn: _Turn, left: Result, losses: accumulation.Window, gradients: accumulation.Window
 ) -> None:
-    scaled = f"it is scaled by {turn.scale:g}, and is for people to read."
+    scaled = f"it is still scaled by {turn.scale:g}, but people read it: unscale it."
     faults = [*right_sums.loss_faults(losses), (scaled, losses.mean * turn.scale)]
     expect.loss(left["loss"], losses.mean, faults)
     if turn.is_lost:
         return
     norm, wanted = number(left["norm"], "the norm"), float(gradients.mean.norm())
     still_scaled = (
-        f"the norm returned is {turn.scale:g} times too large, that of a gradient still scaled: "
+        f"the norm returned is {turn.scale:g} times too large, since the gradient is still scaled: "
         "scaler.unscale_ comes before clip_grad_norm_."
     )
     expect.close(
         norm,
         wanted,
         [(still_scaled, wanted * turn.scale)],
-        otherwise=f"the gradient is right, and the norm returned is {norm / wanted:.4g} times that "
-        "of the window's gradient before clipping, which clip_grad_norm_ returns.",
+        otherwise=f"the gradient is right, but the norm returned is {norm / wanted:.4g} times the "
+        "norm before clipping, which clip_grad_norm_ returns.",
         tolerance=1e-6,
     )
 
@@ -156,15 +156,15 @@ def _expect_standing(case: Case, turn: _Turn, left: Result) -> None:
     is_behind = case["grows"] != _NEVER and schedule == turn.done - 1
     faults = {
         f"the scaler is at scale {scale} after {counted} good updates, and should be at "
-        f"{turn.scale_after} after {turn.counted}: scaler.update() is for once a window, after "
+        f"{turn.scale_after} after {turn.counted}: call scaler.update() once per window, after "
         "scaler.step.": scale != turn.scale_after or (case["enabled"] and counted != turn.counted),
-        "its update was skipped, and the scheduler made a step. A skipped update may have a norm "
-        "of nan, and may have an infinite one, as here.": is_ahead and is_infinite,
-        "its update was skipped, and the scheduler stepped all the same: from now on it is one "
-        "ahead. A scale that has fallen tells.": is_ahead,
-        "the scale grew, and the scheduler did not step: only a scale that has fallen means a "
-        "skipped update.": is_behind,
-        f"the scheduler has made {schedule} steps after {turn.done} updates: it belongs to the "
+        "its update was skipped, but the scheduler made a step. A skipped update's norm may be nan "
+        "or infinite, as here.": is_ahead and is_infinite,
+        "its update was skipped, but the scheduler stepped all the same and is one ahead from now "
+        "on. An update was skipped if the scale fell.": is_ahead,
+        "the scale grew, but the scheduler did not step: an update was skipped only if the scale "
+        "fell.": is_behind,
+        f"the scheduler has made {schedule} steps after {turn.done} updates: step it with the "
         "update, like the clipping.": schedule != turn.done,
     }
     expect.no_fault(faults)
@@ -173,13 +173,13 @@ def _expect_standing(case: Case, turn: _Turn, left: Result) -> None:
 def _expect_parameters(turn: _Turn, left: Result, update: Tensor, model: nn.Module) -> None:
     start, rate = observe.parameter_vector(model), models.RATE * steps.GAMMA ** (turn.done - 1)
     early = (
-        "its gradient is right, and the update had the next one's learning rate: the scheduler "
+        "its gradient is right, but the update used the next update's learning rate: the scheduler "
         "steps after scaler.step."
     )
     expect.close(
         vector(left["parameters"], len(start), "the parameters"),
         start - rate * update,
         [(early, start - rate * steps.GAMMA * update)],
-        otherwise="gradient and schedule are right, and the parameters are not.",
+        otherwise="gradient and schedule are right, but the parameters are not.",
     )
     right_sums.add_to_parameters(model, -rate * update)

@@ -62,19 +62,19 @@ def exact_step(case: Case, result: Result, oracle: _Oracle) -> None:
     task = task_of(case)
     _expect_rows(case, result, task)
     gradient, steps = oracle.gradient, case["num_steps"]
-    words = "the optimizer made {} updates, and one is wanted."
+    words = "the optimizer made {} updates instead of one."
     update = right_sums.only_update(result, len(gradient), words)
     if case["dtype"] == "float32":
         tolerance = summation_tolerance(torch.float32, task.batch[0].numel())
         error = expect.relative_error(update, gradient)
-        words = f"the gradient is off by {error:.1e}, and rounding explains {tolerance:.1e}."
+        words = f"the gradient is off by {error:.1e}, but rounding explains only {tolerance:.1e}."
         expect.fact(error <= tolerance, f"in float32 {words}")
         return
     faults = list(_faults(case, task, gradient))
     wanted = accumulation.expect_clipped(update, gradient, case["max_norm"], faults)
     expect.loss(result["returned"], oracle.loss)
     _step_by(task.model, case["optimizer"], wanted)
-    words = "the gradient was right, and the parameters after the update are not."
+    words = "the gradient was right, but the parameters after the update are not."
     right_sums.expect_parameters(result, observe.parameter_vector(task.model), words)
     _expect_nothing_put_back(case, result)
     activations = integer(result["activations"], "activations")
@@ -92,8 +92,8 @@ def _expect_rows(case: Case, result: Result, task: Task) -> None:
     is_equal, saw = rows == sorted(sizes), f"the model saw micro-batches of {rows} rows, and"
     expect.fact(
         is_equal or (len(rows), sum(rows)) != (len(sizes), sum(sizes)),
-        f"{saw} the largest decides how much memory is needed: make them as equal as they can be, "
-        "as Tensor.tensor_split does.",
+        f"{saw} the largest decides how much memory is needed: make them as equal as possible, as "
+        "Tensor.tensor_split does.",
     )
     accumulation.expect_rows_at_most(result, sizes)
     expect.fact(
@@ -109,12 +109,12 @@ def _expect_nothing_put_back(case: Case, result: Result) -> None:
         torch.rand(3)
     moved = vector(result["moved"], 3, "the model's buffers") != case["num_steps"]
     drawn = vector(result["next"], 3, "the next random numbers")
-    is_put_back, end = flag(result, "old_gradients"), "only what failed is put back."
+    is_put_back, end = flag(result, "old_gradients"), "restore only after a failure."
     faults = {
-        f"the update was made, and the model's buffers are not what its forwards left: {end}": (
+        f"the update was made, but the model's buffers are not as its forwards left them: {end}": (
             bool(moved.any())
         ),
-        "the update was made, and the random state is not where its forwards left it, so the next "
+        "the update was made, but the random state is not as its forwards left it, so the next "
         f"step would draw the same numbers: {end}": not torch.equal(drawn, torch.rand(3).double()),
         f"the update was made, and the .grad from before it are back: {end}": is_put_back,
     }
@@ -127,7 +127,7 @@ def _faults(case: Case, task: Task, gradient: Tensor) -> expect.Faults:
     sums = [observe.gradient(task.loss_sum(task.model, *part), task.model) for part in parts]
     window = accumulation.Window(sums, [task.count_terms(*part) for part in parts])
     yield from accumulation.faults(window, "terms")
-    by_rows = "the sum was divided by rows, and count_terms says what its terms are."
+    by_rows = "the sum was divided by the number of rows, but count_terms returns that of terms."
     yield by_rows, window.total / case["rows"]
     yield "the gradient was not clipped to max_norm.", gradient
 
@@ -145,11 +145,11 @@ def _judge_failure(case: Case, result: Result) -> None:
     how, raised, said = case["fails"], result["raised"], str(result["said"])
     named, passed_on = HOW[how]["named"], HOW[how].get("passed_on")
     advice = "what the model raises is passed on as it is"
-    advice = advice if passed_on else "a ValueError in your own words is wanted"
+    advice = advice if passed_on else "raise a ValueError in your own words"
     silent = raised == "nothing" or not isinstance(result["said"], str)
     faults = {
-        "nothing was raised. A step that cannot be made says so, and makes none.": silent,
-        f"a {raised} came ({said[:80]}), and {advice}.": raised != (passed_on or "ValueError"),
+        "nothing was raised. If no step is possible, raise an error.": silent,
+        f"a {raised} came ({said[:80]}), but {advice}.": raised != (passed_on or "ValueError"),
     }
     expect.no_fault(faults)
     # what came before an interrupt has passed, so what is put back is right
@@ -162,8 +162,8 @@ def _judge_failure(case: Case, result: Result) -> None:
     names_all = is_third and every <= expect.numbers_named(said)
     from_0 = is_third and "2" in said and "3" not in said
     faults = {
-        f"{said[:120]!r} counts it from 0, and people count from 1.": from_0,
-        f"the message {said[:120]!r} names every micro-batch: which one is it?": names_all,
+        f"{said[:120]!r} counts it from 0, but people count from 1.": from_0,
+        f"the message {said[:120]!r} names every micro-batch: name only one.": names_all,
         f"the message {said[:120]!r} does not name {named}.": not is_named,
     }
     expect.no_fault(faults)

@@ -51,9 +51,9 @@ class _Oracle:
             "so each multiplies its loss by their number.": ranks.mean / num,
             "each rank divided by its own targets: add the counts up over the ranks before the "
             "first backward.": ranks.mean_of_means,
-            "each rank divided by its own targets, and multiplied by the number of ranks besides: "
-            "the count is that of all ranks.": ranks.sum_of_means,
-            "what was handed over in .grad was added to the window.": ranks.mean + 1,
+            "each rank divided by its own targets, then multiplied by the number of ranks: divide "
+            "by the count of all ranks.": ranks.sum_of_means,
+            "the .grad from before your call was added to the window.": ranks.mean + 1,
         }.items()
         first_alone = "only the first micro-batch was reduced."
         for words, place in ((accumulation.LAST_ALONE, -1), (first_alone, 0)):
@@ -71,7 +71,7 @@ def rank_step(case: Case, result: Result, oracle: _Oracle) -> None:
     updates = []
     for rank, of_rank in enumerate(seen):
         accumulation.expect_rows_at_most(of_rank, case["sizes"][rank])
-        words = f"rank {rank} made {{}} updates, and one is wanted."
+        words = f"rank {rank} made {{}} updates instead of one."
         updates.append(right_sums.only_update(of_rank, oracle.size, words))
     for rank, of_rank in enumerate(seen):
         _judge_traffic(case, rank, result, of_rank["syncs"], oracle.num_bytes)
@@ -79,15 +79,15 @@ def rank_step(case: Case, result: Result, oracle: _Oracle) -> None:
         expect.fact(
             expect.is_close(update, updates[0], 1e-9),
             f"rank 0 and rank {rank} updated with different gradients, so from now on they are "
-            "different models, and no error will ever say so: what is reduced has to be the whole "
-            "window, with its last backward.",
+            "different models, without any error: reduce the gradient of the whole "
+            "window, in its last backward.",
         )
     accumulation.expect_gradient(updates[0], oracle.ranks.mean, oracle.faults())
     losses = _joined(oracle.losses)
     for rank, of_rank in enumerate(seen):
         alone = losses.sums[rank] / losses.count
         faults = {
-            "it is the part of this rank alone. Add up what the ranks have.": alone,
+            "it is only this rank's part. Add up the parts of all ranks.": alone,
             "it is multiplied by the number of ranks.": losses.mean * num_ranks,
             "it is divided by the number of ranks.": losses.mean / num_ranks,
         }
@@ -113,16 +113,16 @@ def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes:
         )
     reduced = f"rank {rank} reduced {sent} bytes of gradients, and"
     faults = {
-        "the gradients stayed on each rank, for model.module knows nothing of ranks: the last "
-        "micro-batch goes through the DistributedDataParallel itself.": sent <= _SMALL
+        "the gradients stayed on each rank, since model.module doesn't know about ranks: run the "
+        "last micro-batch through the DistributedDataParallel itself.": sent <= _SMALL
         and not through_ddp,
         "no gradient was ever reduced: the last micro-batch, its forward too, must run outside of "
         "no_sync.": sent <= _SMALL,
-        f"{reduced} only {by_ddp} by the backward of DistributedDataParallel: what it has averaged "
-        "needs no reducing by hand.": by_ddp > 0 and sent - by_ddp > _SMALL,
+        f"{reduced} only {by_ddp} by the backward of DistributedDataParallel: don't reduce by hand "
+        "what it has averaged.": by_ddp > 0 and sent - by_ddp > _SMALL,
         f"rank {rank} reduced its gradients in each of {num_parts} micro-batches, and "
         f"{advice}": sent >= num_bytes * num_parts,
-        f"{reduced} the parameters have {num_bytes}: all but the last run under no_sync.": True,
+        f"{reduced} the parameters have {num_bytes}: run all but the last under no_sync.": True,
     }
     expect.no_fault(faults)
 

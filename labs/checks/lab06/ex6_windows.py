@@ -53,7 +53,7 @@ def train_epoch(case: Case, result: Result, oracle: _Oracle) -> None:
     accumulation.expect_each_once(result, case["sizes"])
     losses = oracle.updates[1]
     seen, number = items(result["returned"], "the losses"), len(losses)
-    expect.fact(len(seen) == number, f"a list of {number} losses is wanted, one for each update.")
+    expect.fact(len(seen) == number, f"return a list of {number} losses, one for each update.")
     for turn, (loss, window) in enumerate(zip(seen, losses, strict=True), start=1):
         with expect.about(f"update {turn}: "):
             expect.loss(loss, window.mean, right_sums.loss_faults(window))
@@ -62,7 +62,7 @@ def train_epoch(case: Case, result: Result, oracle: _Oracle) -> None:
     expect.fact(
         ahead <= case["num"],
         f"{ahead} micro-batches were read before the model had seen the first of them, and a "
-        f"window has {case['num']}: an epoch does not fit into memory, read a window at a time.",
+        f"window has {case['num']}: an epoch does not fit into memory: read one window at a time.",
     )
     if case["kind"] == "peak":
         model, first = models.tiny_vit(case["seed"]), oracle.windows[0]
@@ -75,10 +75,10 @@ def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
     seen = right_sums.read_updates(result, len(parameters))
     if seen and not expect.is_close(seen[0], gradients[0].mean):
         _judge_length(case, seen[0], gradients[0])
-    advice, number = "update once a window, after its last micro-batch.", len(gradients)
+    advice, number = "update once per window, after its last micro-batch.", len(gradients)
     if len(seen) == number - 1 > 0:
         last = len(gradients[-1].counts)
-        advice = f"the last one has {last} of {case['num']} micro-batches, and counts."
+        advice = f"the last one has {last} of {case['num']} micro-batches, but counts too."
     words = f"the optimizer made {len(seen)} updates, and there are {number} windows: {advice}"
     expect.fact(len(seen) == number, words)
     old = torch.ones_like(parameters)
@@ -86,7 +86,7 @@ def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
         with expect.about(f"window {turn} of {number}: "):
             accumulation.expect_gradient(update, window.mean, _faults_6_2(case, window, old))
         old = window.mean
-    words = "the gradients are right, and something else changed the parameters."
+    words = "the gradients are right, but something else changed the parameters."
     right_sums.expect_parameters(result, parameters, words)
 
 
@@ -94,9 +94,9 @@ def _faults_6_2(case: Case, window: accumulation.Window, old: Tensor) -> expect.
     yield from accumulation.faults(window, "images")
     by_num = window.sum_of_means / case["num"]
     yield from {
-        f"the sum was divided by the {case['num']} micro-batches that were asked for, and this "
+        f"the sum was divided by the {case['num']} micro-batches that were asked for, but this "
         f"window has {len(window.counts)} of {window.counts} images.": by_num,
-        "what the window before left in .grad was added to the window: zero the gradients before "
+        "the .grad that the window before left was added to this window: zero the gradients before "
         "its first backward.": window.mean + old,
     }.items()
 
@@ -109,8 +109,8 @@ def _judge_length(case: Case, seen: Tensor, right: accumulation.Window) -> None:
         taken = accumulation.Window(each.sums[:num], each.counts[:num])
         expect.fact(
             num == len(right.sums) or not expect.is_close(seen, taken.mean),
-            f"the first update has {num} of the micro-batches in it, and a window has "
-            f"{case['num']}: update once a window, after its last micro-batch.",
+            f"the first update has {num} of the micro-batches in it, but a window has "
+            f"{case['num']}: update once per window, after its last micro-batch.",
         )
 
 
@@ -125,7 +125,7 @@ def _cases_6_3(draw: Draw) -> Cases:
 def token_step(case: Case, result: Result) -> None:
     model, window = models.tiny_gpt(case["seed"]), steps.tokens_of(case)
     start = observe.parameter_vector(model)
-    words = "the optimizer made {} updates, and a window is one update, after its last micro-batch."
+    words = "the optimizer made {} updates, but should make one, after the last micro-batch."
     update = right_sums.only_update(result, len(start), words)
     gradients, losses = right_sums.token_sums(model, window)
     is_large = case["sizes"] == models.MANY
@@ -140,7 +140,7 @@ def token_step(case: Case, result: Result) -> None:
         optional=right_sums.without_targets(window),
         allowed=right_sums.peak_allowed(model, window, models.token_loss_sum) if is_large else None,
     )
-    words = "the gradient is right, and something else changed the parameters."
+    words = "the gradient is right, but something else changed the parameters."
     right_sums.expect_parameters(result, start - models.RATE * gradients.mean, words)
 
 
@@ -150,12 +150,12 @@ def _faults_6_3(
     labels = [labels for _, labels in window]
     yield from accumulation.faults(gradients, "targets")
     counts = {
-        "the labels were counted before the shift. No token stands before the first of a row, so "
-        "its label is nobody's target.": sum(int((part != -100).sum()) for part in labels),
-        "masked labels were counted: padding and prompts are tokens, and no targets.": sum(
+        "you counted the labels before the shift. No token comes before the first of a row, so its "
+        "label is not a target.": sum(int((part != -100).sum()) for part in labels),
+        "you counted masked labels: padding and prompts are tokens, but not targets.": sum(
             part[:, 1:].numel() for part in labels
         ),
-        "every position was counted, masked or not, the first of each row too.": sum(
+        "you counted every position, masked or not, even the first of each row.": sum(
             part.numel() for part in labels
         ),
         "the sum was divided by rows: the unit of this loss is the token.": sum(map(len, labels)),
@@ -173,13 +173,13 @@ def _faults_6_3(
 
 # What to say, and which logits are then compared with which targets.
 _OTHER_TARGETS: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {
-    "the shift goes the wrong way, and each token has to guess the one before "
+    "the shift goes the wrong way, so each token has to predict the one before "
     "it.": lambda logits, tokens, labels: (logits[:, 1:], labels[:, :-1]),
-    "tokens were taken for targets: the labels are those tokens that count, and "
-    "-100.": lambda logits, tokens, labels: (logits[:, :-1], tokens[:, 1:]),
-    "each token is asked to predict itself: the logits at a position are for the label one further "
-    "on.": lambda logits, tokens, labels: (logits, labels),
-    "the rows were put end to end before the shift, so the last token of each has to guess the "
+    "you used the tokens as targets: use the labels, which are -100 where a token doesn't "
+    "count.": lambda logits, tokens, labels: (logits[:, :-1], tokens[:, 1:]),
+    "each token is asked to predict itself: the logits at a position are for the next position's "
+    "label.": lambda logits, tokens, labels: (logits, labels),
+    "the rows were put end to end before the shift, so the last token of each has to predict the "
     "first of the next: shift, then "
     "flatten.": lambda logits, tokens, labels: (logits.flatten(0, 1)[:-1], labels.flatten()[1:]),
 }

@@ -30,9 +30,9 @@ def loss_faults(losses: Window) -> expect.Faults:
     """Yield each usual fault of the loss that is returned, and a window's loss by it."""
     yield accumulation.MEAN_OF_MEANS, losses.mean_of_means
     yield accumulation.SUM_OF_MEANS, losses.sum_of_means
-    yield "it is the whole sum, and the mean is wanted.", losses.total
-    yield "it is the last micro-batch's alone.", losses.last_alone
-    yield "it is that of the last micro-batch.", losses.sums[-1] / max(1, losses.counts[-1])
+    yield "it is the whole sum instead of the mean.", losses.total
+    yield "it is only the last micro-batch's.", losses.last_alone
+    yield "it is the mean of the last micro-batch.", losses.sums[-1] / max(1, losses.counts[-1])
 
 
 def without_targets(window: Sequence[MicroBatch]) -> list[int]:

@@ -17,7 +17,7 @@ lets_the_second_draw_on = wrong(
     "        twin",
 )
 leaves_the_random_state = wrong(
-    "a comparison draws nothing from the training",
+    "a comparison must not change the training",
     "    torch.set_rng_state(random_state)\n    return",
     "    return",
 )
@@ -25,7 +25,7 @@ compares_norms = wrong(
     "not the difference of the norms", "gradients[0]", "gradients[0].norm().reshape(1)"
 )
 compares_parameters_first = wrong(
-    "compare the gradients too, and first",
+    "compare the gradients too, before the parameters",
     '"gradients": gradients[0], "parameters": weights',
     '"parameters": weights, "gradients": gradients[0]',
 )
@@ -54,22 +54,22 @@ finds_nothing_and_no_difference = wrong(
     "    return part, 0.0 if part == 'nothing' else difference",
 )
 asks_the_gradients_first = wrong(
-    "the first is asked for, and not the largest",
+    "return the first difference, not the largest",
     '"loss": loss, "gradients": gradients[0]',
     '"gradients": gradients[0], "loss": loss',
 )
 leaves_it_in_eval = wrong(
-    "a module is in another mode after your call",
+    "your call left a module in a different mode",
     "    return first",
     "    model.eval()\n    return first",
 )
 runs_on_the_model = wrong(
-    "run each step on a deep copy of its own",
+    "run each step on its own deep copy",
     "    return first",
     "    step_a(model, make_optimizer(model.parameters()))\n    return first",
 )
 says_yes_or_no = wrong(
-    "a pair is to be returned", "wanted, tolerance)", "wanted, tolerance)[0] == 'nothing'"
+    "return a pair: the part", "wanted, tolerance)", "wanted, tolerance)[0] == 'nothing'"
 )
 runs_the_second_first = right(
     "wanted, seen = observe(step_a), observe(step_b)",

@@ -13,27 +13,27 @@ zeroes_in_the_loop = wrong(
     "            loss =",
     "            optimizer.zero_grad()\n            loss =",
 )
-never_zeroes = wrong("what was handed over in .grad", "        optimizer.zero_grad()\n", "")
+never_zeroes = wrong("the .grad from before your call", "        optimizer.zero_grad()\n", "")
 zeroes_once_an_epoch = wrong(
-    "what the window before left in .grad",
+    "the .grad that the window before left",
     "        optimizer.zero_grad()\n",
     "",
     "    while",
     "    optimizer.zero_grad()\n    while",
 )
 drops_the_last = wrong(
-    "micro-batches, and counts.",
+    "micro-batches, but counts too.",
     "        num_images",
     "        if len(window) < num:\n            break\n        num_images",
 )
 keeps_all_graphs = wrong(
-    "Added losses keep all their graphs",
+    "Added losses keep all graphs",
     "            loss.backward()\n            losses[-1] += loss.item()",
     "            losses[-1] += loss\n"
     "        losses[-1].backward()\n"
     "        losses[-1] = losses[-1].item()",
 )
-returns_tensors = wrong("is a tensor, and should be a float", "loss.item()", "loss.detach()")
+returns_tensors = wrong("is a tensor, but should be a float", "loss.item()", "loss.detach()")
 reads_seven = wrong(
     "the first update has 7 of the micro-batches in it",
     "(micro_batches, num)",
@@ -54,7 +54,7 @@ updates_each_time = wrong(
     "(micro_batches, 1)",
 )
 puts_them_together = wrong(
-    "rows at once, and the largest micro-batch",
+    "rows at once, but the largest micro-batch",
     "        num_images",
     "        window = [tuple(map(torch.cat, zip(*window, strict=True)))]\n        num_images",
 )

@@ -15,13 +15,13 @@ adds_means_up = wrong(
     "loss / max(1, int((targets != -100).sum()))",
 )
 counts_before_the_shift = wrong(
-    "the labels were counted before the shift", "labels[:, 1:] !=", "labels !="
+    "you counted the labels before the shift", "labels[:, 1:] !=", "labels !="
 )
 counts_masked_ones = wrong(
-    "masked labels were counted", "int((labels[:, 1:] != -100).sum())", "labels[:, 1:].numel()"
+    "you counted masked labels", "int((labels[:, 1:] != -100).sum())", "labels[:, 1:].numel()"
 )
 counts_every_position = wrong(
-    "every position was counted", "int((labels[:, 1:] != -100).sum())", "labels.numel()"
+    "you counted every position", "int((labels[:, 1:] != -100).sum())", "labels.numel()"
 )
 counts_rows = wrong(
     "the unit of this loss is the token", "int((labels[:, 1:] != -100).sum())", "len(labels)"
@@ -34,14 +34,14 @@ predicts_the_same_token = wrong(
     ", labels",
 )
 shifts_the_wrong_way = wrong(
-    "guess the one before it.",
+    "predict the one before it.",
     "labels[:, 1:] !=",
     "labels[:, :-1] !=",
     "[:, :-1], labels[:, 1:]",
     "[:, 1:], labels[:, :-1]",
 )
 predicts_every_token = wrong(
-    "tokens were taken for targets",
+    "you used the tokens as targets",
     "    optimizer.zero",
     "    window = [(tokens, tokens) for tokens, _ in window]\n    optimizer.zero",
 )
@@ -52,7 +52,7 @@ one_backward = wrong(
     "return total",
     "return total.item()",
 )
-does_not_zero = wrong("what was handed over in .grad", "    optimizer.zero_grad()\n", "")
+does_not_zero = wrong("the .grad from before your call", "    optimizer.zero_grad()\n", "")
 logs_the_sum = wrong("it is the whole sum", "loss.item()", "loss.item() * num_targets")
 joins_the_rows = wrong(
     "shift, then flatten",
@@ -76,7 +76,7 @@ pads_them_into_one = wrong(
     "    window = [tuple(map(torch.cat, zip(*window, strict=True)))]\n    optimizer.zero",
 )
 updates_each_time = wrong(
-    "and a window is one update", "    optimizer.step", "        optimizer.step"
+    "but should make one, after", "    optimizer.step", "        optimizer.step"
 )
 
 

@@ -19,7 +19,7 @@ means_of_means = wrong("each micro-batch counts the same", "len(y) / num_images"
 zeroes_in_the_loop = wrong(
     "zero once, at the start", "        loss =", "        optimizer.zero_grad()\n        loss ="
 )
-does_not_zero = wrong("what was handed over in .grad", "    optimizer.zero_grad()\n", "")
+does_not_zero = wrong("the .grad from before your call", "    optimizer.zero_grad()\n", "")
 does_not_scale = wrong("Attempted unscale_ but _scale is None", "scaler.scale(loss)", "loss")
 clips_before_unscaling = wrong(
     "clipped while it was still scaled",
@@ -42,20 +42,20 @@ does_not_clip = wrong(
     "the gradient was not clipped", "parameters(), max_norm)", "parameters(), 1e30)"
 )
 schedules_each_time = wrong(
-    "it belongs to the update, like the clipping",
+    "step it with the update, like the clipping",
     "        scheduler.step()\n",
     "        pass\n",
     "        total +=",
     "        scheduler.step()\n        total +=",
 )
-schedules_always = wrong("from now on it is one ahead", "scaler.get_scale() >= scale:", "True:")
+schedules_always = wrong("is one ahead from now on", "scaler.get_scale() >= scale:", "True:")
 schedules_at_the_same_scale = wrong(
-    "the scale grew, and the scheduler did not step", ">= scale", "== scale"
+    "the scale grew, but the scheduler did not step", ">= scale", "== scale"
 )
 logs_the_scaled_loss = wrong(
-    "is for people to read", "loss.item()", "loss.item() * scaler.get_scale()"
+    "but people read it", "loss.item()", "loss.item() * scaler.get_scale()"
 )
-never_unscales = wrong("that of a gradient still scaled", "    scaler.unscale_(optimizer)\n", "")
+never_unscales = wrong("since the gradient is still scaled", "    scaler.unscale_(optimizer)\n", "")
 returns_the_clipped_norm = wrong(
     "before clipping, which clip_grad_norm_ returns",
     "    scale =",
@@ -79,7 +79,7 @@ schedules_before_the_update = wrong(
     "    scheduler.step()\n    scaler.step",
 )
 asks_for_nan_alone = wrong(
-    "and may have an infinite one, as here", "scaler.get_scale() >= scale", "not math.isnan(norm)"
+    "norm may be nan or infinite, as here", "scaler.get_scale() >= scale", "not math.isnan(norm)"
 )
 asks_for_a_finite_norm = wrong(
     "a scaler that is switched off skips no update",
@@ -87,13 +87,13 @@ asks_for_a_finite_norm = wrong(
     "math.isfinite(norm)",
 )
 skips_by_hand = wrong(
-    "leave it to scaler.step what is skipped",
+    "let scaler.step decide what is skipped",
     "    scaler.step",
     "    if norm.isfinite() or scale > 1:\n        scaler.step",
 )
 returns_the_norm_as_a_tensor = right("norm.item()", "norm")
 unscales_by_hand_as_well = wrong(
-    "or the gradient unscaled twice",
+    "or you unscaled the gradient twice",
     "    scaler.step",
     "    for p in model.parameters():\n        p.grad /= scale\n    scaler.step",
 )
@@ -127,7 +127,7 @@ weighs_after_scaling = right(
 )
 
 
-@wrong("scaler.update() is for once a window")
+@wrong("call scaler.update() once per window")
 def updates_the_scale_each_time(model, optimizer, scheduler, scaler, window, max_norm, loss_of):
     optimizer.zero_grad()
     total, sums, parameters = 0.0, None, list(model.parameters())

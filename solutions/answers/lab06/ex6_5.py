@@ -27,14 +27,14 @@ believes_in_nan = wrong(
     "not math.isfinite(loss.item())",
     "False",
 )
-counts_from_0 = wrong("counts it from 0, and people count from 1", ", start=1", "")
+counts_from_0 = wrong("counts it from 0, but people count from 1", ", start=1", "")
 names_nothing = wrong(
     "does not name the third",
     "micro-batch {number} of {num_steps}: {loss.item()}",
     "the loss is not finite",
 )
 names_all = wrong(
-    "names every micro-batch: which one is it?",
+    "names every micro-batch: name only one",
     "micro-batch {number} of {num_steps}: {loss.item()}",
     "not finite in one of the micro-batches {[*range(1, num_steps + 1)]}",
 )
@@ -78,10 +78,10 @@ asks_for_nan_alone = wrong(
     "math.isnan(",
 )
 lets_interrupts_pass = wrong(
-    "or for less, lets it pass by", "except BaseException", "except Exception"
+    "or anything narrower, doesn't catch it", "except BaseException", "except Exception"
 )
 puts_back_always = wrong(
-    "the model's buffers are not what its forwards left",
+    "the model's buffers are not as its forwards left",
     "    return total",
     "    put_back()\n    return total",
 )
@@ -91,12 +91,12 @@ clips_each = wrong(
     "            nn.utils.clip_grad_norm_(parameters, max_norm)\n            total +=",
 )
 leaves_it_in_eval = wrong(
-    "a module is in another mode after your call",
+    "your call left a module in a different mode",
     "    return total",
     "    model.eval()\n    return total",
 )
 leaves_the_rest_to_the_last = wrong(
-    "make them as equal as they can be",
+    "make them as equal as possible",
     "split(num_steps)",
     "split([len(t) // num_steps * i for i in range(1, num_steps)])",
 )
@@ -121,7 +121,7 @@ looks_after_the_update = wrong(
     "    if bad:\n        raise ValueError(f'micro-batch {bad} was not finite.')\n    return total",
 )
 leaves_it_to_torch = wrong(
-    "a ValueError in your own words is wanted",
+    "raise a ValueError in your own words",
     "    refuse",
     "    for tensor in batch:\n        tensor.tensor_split(num_steps)\n    refuse",
 )

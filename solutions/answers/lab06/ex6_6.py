@@ -20,7 +20,7 @@ divides_by_its_own = wrong(
     "",
 )
 divides_by_its_own_and_multiplies = wrong(
-    "besides: the count is that of all ranks",
+    "divide by the count of all ranks",
     "    dist.all_reduce(num_terms)\n",
     "",
     "/ num_terms",
@@ -29,25 +29,25 @@ divides_by_its_own_and_multiplies = wrong(
 forgets_the_average = wrong(
     "averages over the ranks, so each multiplies", " * dist.get_world_size()", ""
 )
-logs_its_own = wrong("it is the part of this rank alone", "    dist.all_reduce(total)\n", "")
-does_not_zero = wrong("what was handed over in .grad", "    optimizer.zero_grad()\n", "")
+logs_its_own = wrong("it is only this rank's part", "    dist.all_reduce(total)\n", "")
+does_not_zero = wrong("the .grad from before your call", "    optimizer.zero_grad()\n", "")
 leaves_when_it_has_nothing = wrong(
     "real ranks would hang here",
     "    dist.all_reduce(num",
     "    if not num_terms:\n        return 0.0\n    dist.all_reduce(num",
 )
 goes_past_ddp = wrong(
-    "model.module knows nothing of ranks", "loss_sum(model,", "loss_sum(model.module,"
+    "model.module doesn't know about ranks", "loss_sum(model,", "loss_sum(model.module,"
 )
 reduces_twice = wrong(
-    "what it has averaged needs no reducing by hand",
+    "don't reduce by hand what it has averaged",
     " * dist.get_world_size()",
     "",
     "    optimizer.step",
     "    for p in model.parameters():\n        dist.all_reduce(p.grad)\n    optimizer.step",
 )
 leaves_out_what_is_empty = wrong(
-    "does every rank make it, whatever it has",
+    "does every rank make it, even without",
     "        is_last =",
     "        if not counts[number - 1]:\n            continue\n        is_last =",
 )

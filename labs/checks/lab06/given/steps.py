@@ -27,7 +27,7 @@ LOST = 1  # the window whose second micro-batch overflows, where the case has an
 _LAST = 2  # the one that overflows where the scaler is off: what is nan then stays so
 _EXAM_PARTS = 16  # micro-batches of its one window
 _EXCHANGES = (
-    " The last backward of a window is such a call too: does every rank make it, whatever it has?"
+    " A window's last backward is such a call too: does every rank make it, even without targets?"
 )
 
 
@@ -45,7 +45,7 @@ class _Reader:
     def __iter__(self) -> Iterator[models.MicroBatch]:
         if self.taken:
             raise CheckError(
-                "micro_batches was begun a second time, and a list or a loader then begins with "
+                "micro_batches was started a second time, and a list or a loader then starts from "
                 "its first micro-batch again: call iter once, before the loop."
             )
         for item in self.items:
