@@ -1,26 +1,26 @@
 # %% [markdown] id="title"
 # # Lab 07: cached gradients
 #
-# CLIP trained on batches of 32,768 pairs: it had to distinguish each pair of text and image from
-# 32,767 others. Suppose your GPU holds only 64 pairs. With accumulation any batch fits, but the
-# model distinguishes each pair from only 63 others, however long you accumulate. In this lab you
-# compute the gradient of the large batch in the memory of the small one, exactly, even with
-# dropout, and for any number of *towers* (encoders) and any loss.
+# CLIP was trained on batches of 32,768 pairs of image and text: it had to distinguish each pair
+# from 32,767 others. Suppose your GPU holds only 64 pairs. With accumulation a batch of any size
+# fits, but each pair is still compared with only 63 others. In this lab you compute the large
+# batch's exact gradient in the memory that 64 pairs need, for any number of *towers* (encoders) and
+# any loss.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
 # | 7.1 | the contrastive loss | 2 |
-# | 7.2 | a first pass: embeddings without a graph | 2 |
+# | 7.2 | the first pass: embeddings without a graph | 2 |
 # | 7.3 | the middle: the loss's gradient at the embeddings | 3 |
-# | 7.4 | a second pass: from the embeddings to the weights | 2 |
-# | 7.5 | moments: the state that both passes start from | 3 |
+# | 7.4 | the second pass: from the embeddings to the weights | 2 |
+# | 7.5 | the state that both passes start from | 3 |
 # | 7.6 | `cached_backward`, instead of `loss.backward()` | 4 |
 #
 # Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Where a cell says `guess = None`, write a number first. Answers may not
-# use `torch.utils.checkpoint`. Chapter 09 prepares you for this lab.
+# your own cells above it. Answers may not use `torch.utils.checkpoint`. Chapter 09 prepares you for
+# this lab.
 
 # %% id="imports"
 import contextlib
@@ -42,7 +42,7 @@ from tutorial_lib.instruments.training import Recipe
 # ## Two halves of a digit
 #
 # Each handwritten digit is cut down the middle. One tower sees the left halves, the other the right
-# halves, and they must find out which halves belong together.
+# halves. They must find out which halves belong together, as CLIP does for images and texts.
 
 # %% id="digits"
 # small steps lose more by waiting for a second core than they gain
@@ -54,7 +54,7 @@ left, right = digits[..., :4], digits[..., 4:]  # (1797, 1, 8, 4) each
 
 # %% id="tower"
 def make_tower(side=8, dropout=0.1):
-    """Make a tower: rows `(rows, 1, side, side / 2)` to embeddings `(rows, 32)`."""
+    """Make a tower from rows `(rows, 1, side, side / 2)` to embeddings `(rows, 32)`."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.GELU()),
         *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.GELU()),
@@ -68,35 +68,36 @@ def make_tower(side=8, dropout=0.1):
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# $B$ pairs of images and texts have $B^2$ similarities. The similarity of image $i$ and text $j$ is
-# $s\,a_i \cdot b_j$: the cosine between their embeddings, times a scale $s$. ($a_i$ and $b_j$ are
-# the embeddings divided by their lengths.) Finding the partner of image $i$ is a classification
-# with $B$ classes. The loss is the mean of both directions, from images to texts and back:
+# $B$ pairs of images and texts (for the digits, left and right halves) have $B^2$ similarities. The
+# similarity of image $i$ and text $j$ is $s\,a_i \cdot b_j$: a scale $s$ times the cosine between
+# their embeddings. ($a_i$ and $b_j$ are the embeddings divided by their lengths.) Finding the
+# partner of image $i$ is a classification with $B$ classes. The loss is the mean of both
+# directions, from images to texts and back:
 #
 # $$ \ell = \frac{1}{2B} \sum_{i=1}^{B} \Big(
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_i \cdot b_j}}
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_j \cdot b_i}} \Big) $$
 #
-# The model learns the scale's logarithm, so that the scale stays positive (Radford et al., 2021,
-# figure 3). The scale may reach 100, and $e^{100}$ is too large for float32. Your loss need not
-# clip the scale.
+# The model learns the scale's logarithm, so the scale stays positive. The scale may reach 100, and
+# $e^{100}$ overflows float32, so don't compute these exponentials directly. Your loss doesn't have
+# to clip the scale.
 
 
 # %% id="answer-7-1"
 # exercise 7.1
 def contrastive_loss(images: Tensor, texts: Tensor, log_scale: Tensor) -> Tensor:
-    """Tell each pair from all others, in both directions.
+    """Return the loss of telling each pair from all others, in both directions.
 
     Args:
-        images: Embeddings `(pairs, features)` of any length, on any device.
-        texts: The same; row i belongs to row i of the images.
-        log_scale: Logarithm of the scale, without dimensions.
+        images: Embeddings `(pairs, features)` of any norm, on any device.
+        texts: The same for the texts; row i belongs to row i of the images.
+        log_scale: Logarithm of the scale, a tensor without dimensions.
 
     Returns:
         The mean over the pairs and over both directions.
 
     Raises:
-        ValueError: When the numbers of rows differ, or are below 2; it names both.
+        ValueError: If the numbers of rows differ or are below 2; it names both.
     """
     ### BEGIN SOLUTION
     if len(images) != len(texts) or len(images) < 2:
@@ -118,21 +119,20 @@ checks.lab07.contrastive_loss(contrastive_loss)
 # %% [markdown] id="hints-7-1"
 # <details><summary>Hint 1: the matrix</summary>
 #
-# `F.normalize(x, dim=1)` scales each row to length 1. Then one matmul computes all similarities.
+# `F.normalize(x, dim=1)` scales each row to length 1. Then one matmul computes all cosines.
 # </details>
 # <details><summary>Hint 2: the sums of exponentials</summary>
 #
-# `F.cross_entropy(logits, labels)` is the first half of the formula, and safe at any scale. Which
-# labels? Which matrix for the second half?
+# `F.cross_entropy(logits, labels)` is the mean of the formula's first term over $i$, and safe at
+# any scale. Which labels? Which matrix for the second term?
 # </details>
 # <details><summary>Hint 3: a single pair</summary>
 #
-# With one pair the loss is 0, and the model learns nothing. So check `len(images)` and `len(texts)`
-# first.
+# With one pair the loss is always 0. So check `len(images)` and `len(texts)` first.
 # </details>
 #
-# **Predict.** Untrained towers can only guess. At a scale of 1 all candidates get nearly the same
-# probability. What is the loss of 64 pairs?
+# **Predict.** At a scale of 1, untrained towers give all candidates nearly the same probability.
+# What is the loss of a batch of 64 pairs?
 
 # %% id="guess-loss"
 guess = None  # the loss
@@ -167,9 +167,6 @@ print(f"ln 64 = {math.log(64):.1f}: the loss of a guess among 64")
 # %% [markdown] id="accumulate-text"
 # ## Why accumulation does not help
 #
-# The mean loss of four micro-batches of 16 pairs isn't the loss of 64 pairs, because each of the
-# four tasks is easier.
-#
 # **Predict.** A batch of 64 compares each pair with 63 others. What percentage of these comparisons
 # do four micro-batches of 16 still make?
 
@@ -179,14 +176,14 @@ guess = None  # percent
 
 # %% id="accumulate"
 def as_one(towers, inputs, loss_of, micro_batch=None):
-    """Go backward from the loss of all rows: the memory of all rows."""
+    """Go backward from the loss of all rows, in the memory of all rows."""
     loss = loss_of(*embeddings_of(towers, inputs))
     loss.backward()
     return loss.item()
 
 
 def accumulate(towers, inputs, loss_of, micro_batch):
-    """Go backward from the loss of each micro-batch: another loss."""
+    """Go backward from each micro-batch's own loss: this is a different loss."""
     total, num_rows = 0.0, len(inputs[0])
     for parts in zip(*[rows.split(micro_batch) for rows in inputs], strict=True):
         loss = loss_of(*embeddings_of(towers, parts)) * len(parts[0]) / num_rows
@@ -205,7 +202,7 @@ def gradients(backward, inputs, micro_batch=16, training=True, make=make):
 
 
 def relative_error(seen, exact):
-    """Return the largest of some gradients' relative errors; 1 where one is missing."""
+    """Return the largest relative error; a missing gradient counts as 1."""
     both = zip(seen, exact, strict=True)
     return max(
         1.0 if s is None else ((s - e).norm() / e.norm()).item() for s, e in both
@@ -222,33 +219,36 @@ print(f"loss {parts:.2f} instead of {whole:.2f}")
 print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 
 # %% [markdown] id="read-accumulation"
-# Accumulation is exact for a loss that is a sum over rows, if each term depends on only one row.
-# Here each row's term needs all rows.
+# Choosing among 16 candidates is an easier task than choosing among 64, and its gradient is
+# different. Accumulation is exact if each term of the loss depends on one row. Here each term
+# depends on all rows.
 #
 # ![Three steps: embed all rows without a graph; go backward from the loss to the embeddings; embed
 # again, and go backward from there.](figures/09-two-passes.svg)
 #
-# Between the towers and the loss are only the embeddings, of width 32. Cut the chain rule there:
+# The towers affect the loss only through their embeddings, so you can split the chain rule there.
+# For a tower with parameters $\theta$, let $a_i$ now be the tower's output for row $i$, before
+# division by its length:
 #
 # $$ \frac{\partial \ell}{\partial \theta} = \sum_{i=1}^{B}
 #    \underbrace{\frac{\partial \ell}{\partial a_i}}_{\text{needs all rows, and no tower}}
 #    \underbrace{\frac{\partial a_i}{\partial \theta}}_{\text{needs a tower, and one row}} $$
 #
-# First compute all $a_i$, without keeping a graph (7.2). Then compute
-# $\partial \ell / \partial a_i$ from the loss alone, and *cache* it (7.3). Finally run the rows
-# again, one micro-batch at a time, and go backward from the cached gradient (7.4). The sum is the
-# exact gradient (Gao et al., 2021).
+# First compute all $a_i$, without a graph (7.2). Then compute all $\partial \ell / \partial a_i$
+# from the loss alone, and *cache* them (7.3). Finally run the rows again, one micro-batch at a
+# time, and go backward from the cached gradients (7.4). The sum is the exact gradient (Gao et al.,
+# 2021).
 
 # %% [markdown] id="text-7-2"
 # ## 7.2 The first pass
 #
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
-# Embed all rows, one micro-batch at a time. The goal: no graph is ever built, not even for a single
-# micro-batch, and each further micro-batch raises the peak only by its embeddings.
+# Embed all rows, one micro-batch at a time. The goal: build no graph, not even for one micro-batch.
+# Each further micro-batch may raise the peak only by the bytes of its embeddings.
 #
 # Before each run of the tower, call `remember(tower)` and keep the *moment* that it returns. A
-# moment can restore the random state and the buffers that the run started from. You write
+# moment can restore the random state and the buffers with which that run started. You write
 # `remember` in 7.5.
 
 
@@ -260,8 +260,8 @@ def embed(
     """Embed all rows, without a graph.
 
     Args:
-        tower: Maps `(rows, ...)` to `(rows, features)`. Its mode stays what it is.
-        micro_batches: Tensors `(rows, ...)`, of different numbers of rows.
+        tower: Maps `(rows, ...)` to `(rows, features)`. Don't change its mode.
+        micro_batches: Tensors `(rows, ...)`, with different numbers of rows.
         remember: Called with the tower before each of its runs.
 
     Returns:
@@ -293,20 +293,20 @@ checks.lab07.embed(embed)
 # </details>
 # <details><summary>Hint 3: the order</summary>
 #
-# For each micro-batch: append `remember(tower)` to one list, then `tower(rows)` to another.
+# For each micro-batch, append `remember(tower)` to one list, then `tower(rows)` to another.
 # </details>
 #
 # ## 7.3 The middle
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# The embeddings have no graph. Make them leaves, compute the loss, and go backward: no tower runs,
-# and each embedding gets a gradient. The goal: in float64, the gradients are within 1e-12 of plain
-# backward's.
+# The embeddings have no graph. Make them leaves that require gradients, compute the loss, and go
+# backward; no tower runs. The goal: in float64, the embeddings' gradients are within 1e-12 of those
+# that one graph through towers and loss gives.
 #
-# The loss has its own parameter, the scale. No later stage uses it, so its gradient must be added
-# to its `.grad` now. And raise an error if the loss isn't finite: once a NaN is in the weights, you
-# can't tell where it came from.
+# The loss has its own parameter, the scale. No later stage runs the loss, so add the scale's
+# gradient to the scale's `.grad` now. If the loss isn't finite, raise an error before you change
+# any gradient.
 
 
 # %% id="answer-7-3"
@@ -319,16 +319,16 @@ def cache_gradients(
     Gradients of the loss's own parameters are added to their `.grad`.
 
     Args:
-        loss_of: Called with all embeddings, one tensor a tower; gives a scalar.
-        embeddings: For each tower `(rows, features)`, without a graph; left alone.
+        loss_of: Called with all embeddings, one tensor per tower; returns a scalar.
+        embeddings: For each tower `(rows, features)`, without a graph. Don't change it.
 
     Returns:
-        The loss as a float, and for each tower the loss's gradient, shaped as its
-        embeddings.
+        The loss as a float, and for each tower the gradient with respect to its
+        embeddings, in their shape.
 
     Raises:
-        FloatingPointError: When the loss is not finite; it says which, nan or inf, and
-            no gradient was touched.
+        FloatingPointError: If the loss is not finite. The message says whether it is
+            nan or inf, and no gradient has changed.
     """
     ### BEGIN SOLUTION
     leaves = [rows.detach().requires_grad_() for rows in embeddings]
@@ -351,8 +351,8 @@ checks.lab07.cache_gradients(cache_gradients)
 # </details>
 # <details><summary>Hint 2: which backward</summary>
 #
-# `torch.autograd.grad(loss, leaves)` returns the gradients with respect to the tensors that you
-# name. Which gradient is then missing?
+# `torch.autograd.grad(loss, leaves)` returns the gradients with respect to `leaves` alone. Which
+# gradient is then missing?
 # </details>
 # <details><summary>Hint 3: a loss that is not finite</summary>
 #
@@ -365,9 +365,9 @@ checks.lab07.cache_gradients(cache_gradients)
 #
 # Run each micro-batch once more, this time with its graph, and go backward immediately. The
 # embeddings aren't a scalar, so their `backward` needs a gradient to start from: the cached one.
-# Run forward and backward inside the micro-batch's moment: call the moment, and use the result as a
-# context manager. The goal: in float64, the gradients are within 1e-12 of the gradients from one
-# large graph.
+# Call each micro-batch's moment, and run forward and backward inside the context that it returns.
+# The goal: in float64, the parameters' gradients are within 1e-12 of those that one large graph
+# gives.
 
 
 # %% id="answer-7-4"
@@ -375,14 +375,14 @@ checks.lab07.cache_gradients(cache_gradients)
 def push(
     tower: nn.Module, micro_batches: list[Tensor], gradients: Tensor, moments: list
 ) -> None:
-    """Carry cached gradients on to the `.grad` of the tower's parameters.
+    """Go backward from cached gradients into the `.grad` of the tower's parameters.
 
     Args:
         tower: The tower that embedded these rows.
         micro_batches: The same tensors `(rows, ...)`, in the same order.
         gradients: Of the loss with respect to the embeddings, `(all rows, features)`.
-        moments: One for each micro-batch, called to give a context. Its forward and its
-            backward both run inside.
+        moments: One for each micro-batch. Each call of a moment returns a context; the
+            micro-batch's forward and backward both run inside it.
     """
     ### BEGIN SOLUTION
     of_each = gradients.split([len(rows) for rows in micro_batches])
@@ -403,11 +403,11 @@ checks.lab07.push(push)
 # </details>
 # <details><summary>Hint 2: backward from a tensor</summary>
 #
-# Call `embeddings.backward(gradient)`, with a gradient of the same shape.
+# Call `embeddings.backward(gradient)`; both have the same shape.
 # </details>
 # <details><summary>Hint 3: the factor</summary>
 #
-# Don't divide: the loss already averages over all rows.
+# Don't divide: the loss is already a mean over all rows.
 # </details>
 #
 # Here are the three stages in sequence:
@@ -415,7 +415,7 @@ checks.lab07.push(push)
 
 # %% id="three-stages"
 def forget(tower):
-    """Stand for `remember` as long as that is not written."""
+    """Take the place of `remember`, which you write in 7.5."""
     return contextlib.nullcontext
 
 
@@ -423,7 +423,7 @@ def three_stages(towers, inputs, loss_of, micro_batch, remember=forget):
     parts = [rows.split(micro_batch) for rows in inputs]
     embedded = [embed(*pair, remember) for pair in zip(towers, parts, strict=True)]
     loss, cached = cache_gradients(loss_of, [rows for rows, _ in embedded])
-    torch.clear_autocast_cache()  # older versions keep weights cast without a graph
+    torch.clear_autocast_cache()  # else older PyTorch reuses casts without a graph
     moments = [of_tower for _, of_tower in embedded]
     for one_tower in zip(towers, parts, cached, moments, strict=True):
         push(*one_tower)
@@ -443,17 +443,16 @@ for dtype in (torch.float32, torch.float64):
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# The cached gradient belongs to the embeddings of the first pass. If the second pass computes
-# different embeddings, the gradient is wrong, and no error is raised. That happens with dropout,
-# which draws new masks, and with spectral normalization, where every forward changes buffers by one
-# step of a power iteration.
+# The cached gradient belongs to the first pass's embeddings. If the second pass computes different
+# embeddings, the gradient is silently wrong. That happens with dropout, which draws new masks, and
+# with spectral normalization, where every forward changes buffers.
 #
-# Dropout draws different masks for one batch of 64 than for four of 16. So our reference,
-# `one_graph`, also runs the towers on one micro-batch at a time, but keeps *all* graphs until
-# backward.
+# Dropout draws different masks for one batch of 64 than for four micro-batches of 16. So our
+# reference, `one_graph`, also runs the towers on one micro-batch at a time, but keeps *all* graphs
+# until backward.
 #
-# **Predict.** Dropout drops one element in ten, with different masks in the second pass than in the
-# first. How large is the gradient's error? Write a share of the gradient's norm, such as `0.3`.
+# **Predict.** Dropout drops one element in ten, and the second pass draws new masks. How large is
+# the largest error of a parameter's gradient, as a share of that gradient's norm, such as `0.3`?
 
 # %% id="guess-moments"
 guess = None  # share of the norm
@@ -461,7 +460,7 @@ guess = None  # share of the norm
 
 # %% id="given-one-graph"
 def one_graph(towers, inputs, loss_of, micro_batch):
-    """Go backward once from the loss of all rows, the towers run by micro-batches."""
+    """Run the towers by micro-batches, then go backward once from the whole loss."""
     parts = [rows.split(micro_batch) for rows in inputs]
     runs = [[*map(tower, part)] for tower, part in zip(towers, parts, strict=True)]
     loss = loss_of(*map(torch.cat, runs))
@@ -493,10 +492,9 @@ print(f"spectral norm: off by {forgotten['spectral norm']:.0e}")
 
 # %% [markdown] id="read-moments"
 # Two kinds of state change between the passes: the **random state**, of the CPU and of the tower's
-# GPUs, and the **buffers** (power iterations, moving averages, counters). Start each micro-batch's
-# second run from the state in which its first run started, and afterwards put back the state that
-# you found. The functions below read and write the random state. Your answer has two blanks:
-# replace both `raise` lines.
+# GPUs, and the tower's **buffers**. Start each micro-batch's second run from the state in which its
+# first run started. Afterwards, restore the state that you found. The functions below read and
+# write the random state. Your answer has two blanks, each marked by a `raise` line.
 
 
 # %% id="given-rng"
@@ -519,12 +517,13 @@ def write_rng(states):
 # %% id="answer-7-5"
 # exercise 7.5
 def remember(tower: nn.Module):
-    """Remember what a run of the tower depends on beside weights and rows.
+    """Remember what a run of the tower depends on, besides weights and rows.
 
     Returns:
-        A function without arguments that gives a context manager. Inside it, random
-        state and all buffers are as they were when `remember` was called. After it, all
-        is as it was before it, also when the inside raised. It can be entered again.
+        A function that takes no arguments and returns a context manager. Inside this
+        context, the random state and all buffers are as when `remember` was called. On
+        leaving, even by an error, both are restored to what they were on entering. The
+        function can be called again.
     """
 
     ### BEGIN SOLUTION
@@ -560,19 +559,19 @@ checks.lab07.remember(remember)
 # %% [markdown] id="hints-7-5"
 # <details><summary>Hint 1: two times</summary>
 #
-# The upper blank runs in the first pass, and reads the state. The lower blank runs in the second
-# pass. There, read the current state, write the first pass's state, `yield`, and in `finally` write
-# back the state that you just read.
+# The upper blank runs in the first pass, and reads the state. In the lower blank, read the current
+# state, write the first pass's state, and `yield`. In `finally`, write back the state that you read
+# at the start of the lower blank.
 # </details>
 # <details><summary>Hint 2: buffers</summary>
 #
-# `tower.named_buffers()` has them all; `state_dict()` omits those that aren't persistent. A buffer
-# may change in place, so clone it.
+# `tower.named_buffers()` has them all; `state_dict()` omits some. A buffer may change in place, so
+# clone it.
 # </details>
 # <details><summary>Hint 3: writing a buffer</summary>
 #
-# Use `buffer.copy_(value)`. Look the buffer up by its name when you write: the tower may have put a
-# new tensor in its place.
+# Use `buffer.copy_(value)`. Look the buffer up by name when you write: the tower may have replaced
+# its tensor.
 # </details>
 
 # %% id="moments-remembered"
@@ -586,19 +585,19 @@ for name, tower in kinds.items():
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# Now put the stages together into `cached_backward(...)`, which a training loop calls between
+# Now put the stages together into `cached_backward`, which a training loop calls between
 # `zero_grad` and `step`. The goal: each row goes through its tower exactly twice, and a larger
-# batch raises the peak only by moments, embeddings and their gradients.
+# batch raises the peak only by its moments, its embeddings and their gradients.
 #
-# Before anything runs, refuse what can't be exact: a BatchNorm in training mode normalizes with a
-# micro-batch's statistics. The loss is known only after the first pass, which has changed random
-# state and buffers. If the loss isn't finite, restore them.
+# Before anything runs, refuse a BatchNorm in training mode: it would normalize with the statistics
+# of a micro-batch instead of the whole batch. If the loss isn't finite, restore the random state
+# and the buffers, which the first pass has changed.
 
 
 # %% id="given-undone"
 @contextlib.contextmanager
 def undone_on_error(towers):
-    """Put random state and buffers back as they were, if the inside raises."""
+    """Restore random state and buffers if the code inside raises an error."""
     both = nn.ModuleList(towers)
     rng, buffers = read_rng(both), {n: b.clone() for n, b in both.named_buffers()}
     try:
@@ -612,7 +611,7 @@ def undone_on_error(towers):
 
 # %% id="given-batch-norms"
 def batch_norms(towers):
-    """List the BatchNorms in training, by tower and name."""
+    """List the BatchNorms in training mode, by tower and name."""
     return [
         f"tower {number}, {name}"
         for number, tower in enumerate(towers)
@@ -626,20 +625,20 @@ def batch_norms(towers):
 def cached_backward(
     towers: list[nn.Module], inputs: list[Tensor], loss_of: nn.Module, micro_batch: int
 ) -> float:
-    """Add the gradient of the whole batch's loss to `.grad`; returns that loss.
+    """Add the gradient of the whole batch's loss to `.grad`, and return that loss.
 
     Args:
-        towers: Run one after the other in both passes; one may come more than once.
-        inputs: For each tower `(rows, ...)`; rows i of all belong together.
-        loss_of: Called with all embeddings, one tensor a tower; gives a scalar.
+        towers: Run one after the other in both passes. One may occur repeatedly.
+        inputs: For each tower `(rows, ...)`; rows of the same number belong together.
+        loss_of: Called with all embeddings, one tensor per tower; returns a scalar.
         micro_batch: Rows in memory at once; the last micro-batch may have fewer.
 
     Raises:
-        ValueError: When the inputs have different numbers of rows, or fewer than 2;
-            when micro_batch is below 1; when a BatchNorm is in training. It names what
-            came (the numbers, the BatchNorm), and no tower has run by then.
-        FloatingPointError: When the loss is not finite; it says which, nan or inf.
-            Gradients, buffers and random state are as they were.
+        ValueError: If the inputs have different numbers of rows, or fewer than 2; if
+            micro_batch is below 1; if a BatchNorm is in training mode. The message
+            names the wrong numbers or the BatchNorm, and no tower has run yet.
+        FloatingPointError: If the loss is not finite. The message says whether it is
+            nan or inf; gradients, buffers and random state are as before.
     """
     ### BEGIN SOLUTION
     rows = [len(of_tower) for of_tower in inputs]
@@ -661,22 +660,22 @@ checks.lab07.cached_backward(cached_backward)
 # %% [markdown] id="hints-7-6"
 # <details><summary>Hint 1: the frame</summary>
 #
-# `three_stages` does the work, with `remember`. What do you put before it, and what around it?
+# `three_stages` does the work, with your `remember`. What do you put before it, and what around it?
 # </details>
 # <details><summary>Hint 2: what to check</summary>
 #
-# When all is well, `{len(rows) for rows in inputs}` has one element and `batch_norms(towers)` none.
+# If the arguments are right, `{len(rows) for rows in inputs}` has one element and
+# `batch_norms(towers)` is empty.
 # </details>
 # <details><summary>Hint 3: right gradients, but the peak grows?</summary>
 #
-# Then a variable holds a graph: an embedding that was never detached, or a loss that you kept as a
-# tensor.
+# Then a variable holds a graph, such as a loss that you kept as a tensor.
 # </details>
 #
 # ## What it saves
 #
-# **Predict.** We now use larger images, in micro-batches of 16 pairs. From 64 to 256 pairs, by what
-# factor does the peak of cached gradients grow?
+# **Predict.** We now use larger images, in micro-batches of 16 pairs. When the batch grows from 64
+# to 256 pairs, by what factor does the peak with cached gradients grow?
 
 # %% id="guess-bytes"
 guess = None  # times
@@ -706,15 +705,13 @@ print(f"{many - few:d} bytes more; of embeddings: {(256 - 64) * 2 * 2 * 32 * 4}"
 plots.growth(peaks, xlabel="pairs in the batch", title="Peak, micro-batch 16, counted")
 
 # %% [markdown] id="checkpoint-text"
-# Embeddings and their gradients account for all of the growth, to the byte. (The meter can't see
-# the random states, a few thousand bytes per moment on a CPU.)
+# Embeddings and their gradients account for all of the growth that the meter sees. (It doesn't see
+# the random states, which are small.)
 #
 # ## Have you seen this before?
 #
-# You run a tower without keeping a graph. When the gradient of its output arrives, you restore the
-# random state, run the tower once more, and go backward. So cached gradients are a checkpoint
-# around the tower's run on each micro-batch. **Does PyTorch's checkpoint compute the same
-# gradients?**
+# In effect, cached gradients put a checkpoint around each run of a tower (chapter 09). **Does
+# PyTorch's checkpoint compute the same gradients?**
 
 
 # %% id="checkpointed"
@@ -731,14 +728,15 @@ for way in (checkpointed, cached_backward):
         print(f"    {name}: off by {error_with(tower, way):.0e}")
 
 # %% [markdown] id="tiles-text"
-# With dropout, both ways agree up to rounding, at nearly the same peak. But PyTorch's checkpoint
-# doesn't restore buffers, so with spectral norm it is silently wrong.
+# With dropout, both ways compute the exact gradient up to rounding, at nearly the same peak. But
+# PyTorch's checkpoint doesn't restore buffers, so with spectral norm its gradient is silently
+# wrong.
 #
 # ## The next wall: the matrix of all pairs
 #
-# The loss needs several matrices of $B^2$ similarities. At CLIP's batch of 32,768, one such matrix
-# takes 4 GiB in float32. But each row's loss needs only one row of the matrix. So compute a tile of
-# rows at a time, and checkpoint each tile.
+# The loss needs several matrices of $B^2$ similarities. At CLIP's batch size, one such matrix takes
+# 4 GiB in float32. But the loss of one row needs only one row of the matrix. So compute a few rows
+# (a *tile*) at a time, and checkpoint each tile.
 
 
 # %% id="tiled"
@@ -775,7 +773,7 @@ print(f"same gradient: {relative_error([seen], [exact]) < 1e-5}")
 # %% [markdown] id="gpu"
 # ## On a GPU: CLIP itself
 #
-# These ungraded cells run the published CLIP, with random weights.
+# These ungraded cells run the published CLIP model, with random weights.
 
 
 # %% id="gpu-parts"
@@ -797,7 +795,7 @@ def halves_of(clip):
 
 # %% id="gpu-step"
 def clip_step(place, num_pairs, micro_batch=None):
-    """Make a step of CLIP: in one graph, or cached where a micro-batch is given."""
+    """Make a step of CLIP in one graph, or cached if a micro-batch is given."""
     clip, loss_of = Recipe("clip-two-tower").make_model(place), Contrastive().to(place)
     rows = [torch.randn(num_pairs, 3, 224, 224, device=place),
             torch.randint(49_408, (num_pairs, 77), device=place)]  # fmt: skip
@@ -826,10 +824,3 @@ if torch.cuda.is_available():
         report = memory.measure(step, model=clip, optimizer=optimizer)
         print(f"{what} of {sizes[0]} pairs, measured: {report.peak_bytes}")
         del step, clip, optimizer
-
-# %% [markdown] id="end"
-# ## What you can now do
-#
-# - Tell whether accumulation is exact for a given loss.
-# - Stop a backward where the graph is narrow, and continue it later, exactly.
-# - Name the state that a second forward must share with the first.

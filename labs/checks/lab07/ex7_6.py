@@ -42,8 +42,8 @@ def _wrongs(rows: int) -> Cases:
     yield wrong(uneven, rows, rows - 1, spoiled="uneven", towers=3)
     yield wrong("a batch of one row has no negatives", 1, rows=1)
     yield wrong("a batch of no rows has no pairs", 0, rows=0)
-    yield wrong("a micro_batch of 0 rows is none", 0, micro_batch=0)
-    yield wrong("a micro_batch of -1 rows is none", "-1", micro_batch=-1)
+    yield wrong("a micro_batch of 0 rows is impossible", 0, micro_batch=0)
+    yield wrong("a micro_batch of -1 rows is impossible", "-1", micro_batch=-1)
     norm = (
         "a BatchNorm in training takes its statistics from a micro-batch, and no second pass makes "
         "that the whole batch"
@@ -104,10 +104,10 @@ def cached_backward(case: Case, result: Result, right: Result) -> None:
     buffers = read.tensors(result["buffers"], len(right["buffers"]), "buffers")
     is_moved = not expect.same_bits(result["random_state"], right["random_state"])
     faults = {
-        "a buffer is not what one forward of each micro-batch makes of it: it was counted "
+        "a buffer is not as one forward of each micro-batch leaves it: it was counted "
         "twice, or put back too far.": not all(map(expect.same_bits, buffers, right["buffers"])),
-        "the random state afterwards is not that of one forward of every micro-batch, tower after "
-        "tower: the rest of the training would draw other numbers.": is_moved,
+        "the random state afterwards differs from what one forward of every micro-batch, tower "
+        "after tower, leaves: the rest of the training would draw other numbers.": is_moved,
     }
     expect.no_fault(faults)
 
@@ -119,13 +119,13 @@ def _judge_rows(case: Case, result: Result) -> None:
     most = max(map(max, filter(None, lists)), default=0)
     is_over = most > min(limit, case["rows"])
     faults = {
-        f"{most} rows were in a tower at once, and micro_batch is {limit}.": is_over,
-        "each row went through its tower once, so every graph was there until the loss was: embed "
+        f"{most} rows were in a tower at once, but micro_batch is {limit}.": is_over,
+        "each row went through its tower once, so every graph was kept until the loss: embed "
         "without a graph, and run again to go backward.": all(seen == total for seen in sums),
-        f"the towers saw {sums} rows, and each should see as many: push through all of them.": (
+        f"the towers saw {sums} rows, but each should see as many: push through all of them.": (
             len(set(sums)) > 1
         ),
-        f"the towers saw {sums} rows, and each of {total} goes through twice: once to embed it, "
+        f"the towers saw {sums} rows, but each of {total} goes through twice: once to embed it, "
         "once to go backward. Is a micro-batch left out, or repeated?": sums[:1] != [2 * total],
     }
     expect.no_fault(faults)
@@ -138,8 +138,8 @@ def _judge_gradients(case: Case, result: Result, *wanted: Tensor) -> None:
     forgotten = case["dropout"] or case.get("moves")
     otherwise = "was the first pass given `remember`? If so, " if forgotten else ""
     otherwise += (
-        f"each stage may be right, and then it is what they hand on{f' (with {here})' * bool(here)}"
-        ": which embeddings, which gradients, which moments."
+        f"each stage may be right: then look at what they pass on{f' (with {here})' * bool(here)}: "
+        "which embeddings, which gradients, which moments."
     )
     faults, tolerance = _faults(case, wanted[:-1]), case["tolerance"]
     expectations.expect_gradients(seen, wanted[:-1], faults, otherwise, tolerance)
@@ -151,10 +151,10 @@ def _faults(case: Case, wanted: Sequence[Tensor]) -> expect.Faults:
         given.cached_backward.run(step, case)["gradients"][:-1] for step in (_accumulated, _in_turn)
     )
     yield from {
-        "they are those of plain accumulation, whose rows know only the negatives of their own "
+        "they are those of plain accumulation: each row sees only the negatives of its own "
         "micro-batch.": accumulated,
-        "what .grad held before is gone: like backward, add to it.": [g - 1 for g in wanted],
-        "each micro-batch went through all towers before the next one came, which draws other "
+        "the old .grad is gone: add to it, as backward does.": [g - 1 for g in wanted],
+        "you ran each micro-batch through all towers before the next one, which draws different "
         "masks: run one tower over all its micro-batches, then the next.": in_turn,
     }.items()
 
@@ -167,11 +167,11 @@ def _judge_peak(case: Case, result: Result) -> None:
     allowed = 2 * embeddings + states  # the gradients are as large
     square, left = most**2 * 4, read.integer(result["left"], "bytes left behind")
     faults = {
-        f"four times the batch, and the peak went from {few} to {many} bytes, by "
-        f"{many - few}: embeddings, their gradients and the moments account for {allowed}. "
-        "Which graph lives on?": many - few > 1.25 * allowed,
-        f"{left} bytes stayed behind, and a matrix of all pairs has {square}: somebody holds "
-        "on to the loss.": left >= square,
+        f"four times the batch, and the peak went from {few} to {many} bytes, by {many - few}: "
+        f"embeddings, their gradients and the moments account for {allowed}. Which graph is still "
+        "held?": many - few > 1.25 * allowed,
+        f"{left} bytes stayed behind, and a matrix of all pairs has {square}: something still "
+        "holds the loss.": left >= square,
     }
     expect.no_fault(faults)
 
@@ -184,9 +184,9 @@ def _judge_refusal(case: Case, result: Result) -> None:
         expectations.expect_told_apart(result, case["spoiled"])
     changed = expect.changes(result)
     faults = {
-        f"{reason}, the right error came, and by then this was changed: {changed}. Look before "
-        "anything runs, and inside undone_on_error where you cannot.": bool(changed),
-        f"{reason}, and that could be seen before a tower ran: look at the arguments "
-        "first.": not is_late and read.flag(result, "ran"),
+        f"{reason}, the right error came, but this had changed: {changed}. Check before anything "
+        "runs; where you can't, check inside undone_on_error.": bool(changed),
+        f"{reason}, which you could see before a tower ran: check the arguments first.": not is_late
+        and read.flag(result, "ran"),
     }
     expect.no_fault(faults)

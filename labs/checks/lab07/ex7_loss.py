@@ -16,7 +16,7 @@ _PASSED_7_3 = "gradients of three towers, the scale's too, and no graph left"
 # What the loss is, and how it came to be.
 _SPOILED = {
     "nan": "an embedding was nan, so the loss is not finite",
-    "inf": "every embedding was finite, and the loss inf",
+    "inf": "every embedding was finite, but the loss was inf",
 }
 
 
@@ -54,8 +54,8 @@ def contrastive_loss(case: Case, result: Result) -> None:
     expect.fact(
         math.isfinite(loss),
         f"the loss is {loss} at a scale of {case['scale']:.0f}: the exponential of a similarity of "
-        f"{case['scale']:.0f} is no float32 any more. Take log_softmax, logsumexp or "
-        "cross_entropy, which subtract the largest first.",
+        f"{case['scale']:.0f} overflows float32. Take log_softmax, logsumexp or cross_entropy, "
+        "which subtract the largest first.",
     )
     tolerance = 1e-9 if case["dtype"] == "float64" else 1e-4
     expect.close(
@@ -72,9 +72,9 @@ def contrastive_loss(case: Case, result: Result) -> None:
     for name, seen, leaf in zip(("images'", "texts'", "scale's"), gradients, inputs, strict=True):
         is_close = expect.is_close(seen, leaf.grad, 100 * tolerance)
         faults = {
-            f"the loss is right, and the {name} gradient is missing: no detach, no item(), and no "
-            "with no_grad on the way.": seen is None or not seen.any(),
-            f"the loss is right, and the {name} gradient is not: what was detached?": not is_close,
+            f"the loss is right, but the {name} gradient is missing: use no detach, no item() and "
+            "no no_grad on the way.": seen is None or not seen.any(),
+            f"the loss is right, but the {name} gradient is not: what was detached?": not is_close,
         }
         expect.no_fault(faults)
 
@@ -95,16 +95,16 @@ def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
     columns = mean(columns, columns.diagonal())
     alone = mean(logits - torch.diag_embed(torch.full_like(hits, math.inf)), hits)
     yield from {
-        "it's one direction, in which an image looks for its text. Add the other and halve.": there,
-        "it's one direction, in which a text looks for its image. Add the other and halve.": back,
-        "it is twice what is wanted: the mean of the two directions, not their sum.": both,
+        "it's only the direction from images to texts. Add the other and halve.": there,
+        "it's only the direction from texts to images. Add the other and halve.": back,
+        "it is twice the right loss: take the mean of the two directions, not their sum.": both,
         "it is a sum over the pairs: a batch twice as large would count twice.": both * pairs / 2,
         "embeddings are compared by their cosine: give each row length 1 first.": unscaled,
-        "each column was given length 1: a row is an embedding, and dim=1 goes along it.": columns,
+        "you gave each column length 1: an embedding is a row, so use dim=1.": columns,
         "log_scale is the logarithm of the scale: take its exponential.": by_logarithm,
-        "the similarities are multiplied by the scale, not divided: it is one over a "
+        "multiply the similarities by the scale, don't divide: the scale is one over a "
         "temperature.": inverse,
-        "a pair's own similarity is missing below the line: it is one of the candidates.": alone,
+        "a pair's own similarity is missing in the sum: it is one of the candidates.": alone,
     }.items()
 
 
@@ -128,13 +128,13 @@ def cache_gradients(case: Case, result: Result) -> None:
 
     def otherwise() -> str:
         if times := expectations.times_in(seen, [wanted]):
-            return f"they are {times[0]:.3g} times the loss's: take them as they come, no factor."
+            return f"they are {times[0]:.3g} times the loss's: return them with no factor."
         return (
-            "every embedding is a leaf of its own that needs a gradient, and the loss's gradient "
-            "for it is wanted as it comes."
+            "make every embedding its own leaf that requires a gradient, and return the loss's "
+            "gradient for it unchanged."
         )
 
-    faults = [("they come in another order than their embeddings.", wanted[::-1])]
+    faults = [("they come in a different order than their embeddings.", wanted[::-1])]
     expectations.expect_gradients(seen, wanted, faults, otherwise)
     expectations.expect_scale(scale, loss_of.log_scale.grad)
     expectations.expect_loss(result, loss.item(), 1e-9)
@@ -142,8 +142,8 @@ def cache_gradients(case: Case, result: Result) -> None:
     square, left = case["rows"] ** 2 * 8, read.integer(result["left"], "bytes left behind")
     graphs = {
         "the gradients have a graph of their own: no create_graph is needed.": have_graph,
-        f"{left} bytes stayed behind, and a matrix of all pairs has {square}: what holds on to the "
-        "graph of the loss?": left >= square,
+        f"{left} bytes stayed behind, and a matrix of all pairs has {square}: what still holds the "
+        "loss's graph?": left >= square,
     }
     expect.no_fault(graphs)
 
@@ -154,6 +154,6 @@ def _judge_spoiled(spoiled: str, result: Result) -> None:
     (gradient,) = read.tensors(result["gradients"], 1, "gradients")
     expect.fact(
         gradient is not None and bool((gradient == 1).all()),
-        "the loss was not finite, and its parameter's gradient was touched before the error came: "
-        "look at the loss before you go backward.",
+        "the loss was not finite, but its parameter's gradient changed before the error came: "
+        "check the loss before you go backward.",
     )

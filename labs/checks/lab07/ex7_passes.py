@@ -29,9 +29,9 @@ def embed(case: Case, result: Result) -> None:
     expect_runs(result, case["sizes"])
     is_inference, has_graph = read.flag(result, "inference"), read.flag(result, "needs_grad")
     faults = {
-        "the embeddings are inference tensors: autograd refuses them for ever, and the loss needs "
-        "their gradient. torch.no_grad it is.": is_inference,
-        "the embeddings still have a graph: they are to be plain numbers.": has_graph,
+        "the embeddings are inference tensors: autograd always refuses them, but the loss needs "
+        "their gradient. Use torch.no_grad.": is_inference,
+        "the embeddings still have a graph: they should be plain numbers.": has_graph,
     }
     expect.no_fault(faults)
     tower = towers.seeded_tower(case)
@@ -41,7 +41,7 @@ def embed(case: Case, result: Result) -> None:
     expect.close(
         read.tensors([result["embeddings"]], 1, "embeddings"),
         [wanted],
-        otherwise="the embeddings are not those of the rows in their order: one torch.cat, and "
+        otherwise="the embeddings are not those of the rows in their order: use one torch.cat, and "
         "nothing that draws random numbers or changes them in between.",
     )
     few, many = read_peaks(result)
@@ -49,18 +49,18 @@ def embed(case: Case, result: Result) -> None:
     embeddings = more * case["features"] * 8
     numbers, asked_after = list(range(len(case["sizes"]))), result["asked_after"]
     faults = {
-        "the embeddings are right, and the random state afterwards is not that of one run of each "
-        "micro-batch: seed nothing, and put nothing back.": is_moved,
-        f"remember was called after {asked_after} runs of the tower, and is wanted before each, "
+        "the embeddings are right, but the random state afterwards is not as one run of each "
+        "micro-batch leaves it: don't seed, and put nothing back.": is_moved,
+        f"remember was called after {asked_after} runs of the tower, but call it before each run, "
         f"after {numbers}: a moment is what a run begins with.": asked_after != numbers,
-        "the moments come otherwise than remember gave them: a list, one a micro-batch, in their "
-        "order.": result["moments"] != numbers,
-        f"the peak grew by {many - few} bytes with {more} rows more, whose embeddings have "
+        "the moments aren't those that remember returned: return a list of them, one per "
+        "micro-batch, in order.": result["moments"] != numbers,
+        f"the peak grew by {many - few} bytes with {more} more rows, whose embeddings have "
         f"{embeddings}: turn gradients off while the tower runs, or the graph of a micro-batch "
         # torch.cat holds them twice
         "lives as long as its embeddings.": many - few > 2 * embeddings,
-        "the embeddings come without a graph, and a run of the tower had made one, with all that a "
-        "micro-batch saves for backward. detach drops it afterwards: turn gradients off "
+        "the embeddings come without a graph, but a run of the tower had made one, with all that a "
+        "micro-batch saves for backward. detach only drops it afterwards: turn gradients off "
         "before.": read.flag(result, "had_graph"),
     }
     expect.no_fault(faults)
@@ -111,16 +111,16 @@ def _faults(case: Case, wanted: list[Tensor]) -> Faults:
     as_ones, last_alone = backward(torch.ones_like(cached)), _of_one(case, number - 1)
     new_ones = [gradient - 1 for gradient in wanted]
     yield from {
-        "the gradients were not used, as if each were 1: hand them to backward.": as_ones,
-        "what .grad held before is gone: backward adds to it, so clear nothing.": new_ones,
-        "only the last micro-batch is in it: .grad was cleared, or set, in the loop.": last_alone,
-        "every micro-batch was run in the first one's moment, and so with its dropout "
+        "you didn't use the gradients, as if each were 1: pass them to backward.": as_ones,
+        "the old .grad is gone: backward adds to it, so clear nothing.": new_ones,
+        "only the last micro-batch is in .grad: you cleared or set it in the loop.": last_alone,
+        "you ran every micro-batch in the first one's moment, and so with the first one's dropout "
         "masks.": backward(cached, lambda i: 0),
-        "the moments were entered from the last to the first, and the rows were not.": (
+        "you entered the moments from the last to the first, but not the rows.": (
             backward(cached, lambda i: number - 1 - i)
         ),
-        f"they are {number} times too small: they come from the loss of the whole batch, and its "
-        "mean has been taken there.": [1 + gradient / number for gradient in new_ones],
+        f"they are {number} times too small: they come from the loss of the whole batch, which "
+        "is already a mean.": [1 + gradient / number for gradient in new_ones],
     }.items()
 
 
@@ -131,11 +131,11 @@ def _counted(case: Case, seen: Sequence[Tensor | None]) -> str:
     of_each = [_of_one(case, number) for number in range(len(case["sizes"]))]
     times = times_in(seen, [[torch.ones_like(g) for g in of_each[0]], *of_each])
     if not times:
-        return "row i of the gradients belongs to row i of the batch: split them as the batch is."
+        return "row i of the gradients belongs to row i of the batch: split them like the batch."
     return (
         f"what .grad held before counts {times[0]:.3g} times in them, and the micro-batches count "
-        f"{', '.join(f'{n:.3g}' for n in times[1:])} times. Each counts once: the mean was taken "
-        "in the loss, and backward wants the cached gradients as they are."
+        f"{', '.join(f'{n:.3g}' for n in times[1:])} times. Each counts once: the loss has taken "
+        "the mean, so pass the cached gradients to backward as they are."
     )
 
 
@@ -153,23 +153,23 @@ def remember(case: Case, result: Result) -> None:
     on_gpu = str(result["error_on_gpu"])[:160]
     expect.no_fault(
         {
-            "your call moved the random state or a buffer, so the first pass is another than a "
-            "plain run: read, and change nothing.": bool(moved),
+            "your call moved the random state or a buffer, so the first pass differs from a plain "
+            "run: only read.": bool(moved),
             **_random_faults(RANDOM in lost, at_entry, RANDOM in left),
             **_buffer_faults(*[[str(n) for n in names if n != RANDOM] for names in (lost, left)]),
-            "random state and buffers were right, and the tower computed another "
+            "random state and buffers were right, but the tower computed a different "
             "result.": not read.flag(result, "same"),
-            "an error inside the moment leaves random state or buffers behind: try and "
-            "finally.": bool(left_by_error),
-            "an error inside the moment ended there, and nobody heard of it: put back in finally, "
-            "and let it go on.": not read.flag(result, "errors_come_out"),
-            "the second time, the moment was another: what was read must still be there after one "
-            "use.": not read.flag(result, "same_again"),
+            "after an error inside the moment, random state or buffers aren't put back: use try "
+            "and finally.": bool(left_by_error),
+            "an error inside the moment was swallowed: put back in finally, and let the error "
+            "pass.": not read.flag(result, "errors_come_out"),
+            "entered a second time, the moment was different: don't use up what you "
+            "read.": not read.flag(result, "same_again"),
             f"three moments hold {kept} bytes, and {needed} are enough: random state and buffers "
-            "move, parameters do not.": kept > 1.1 * needed,
-            f"a parameter of the tower lives on a GPU, and this came: {on_gpu}. Random state and "
-            "buffers are read and written, parameters are not.": bool(on_gpu),
-            "a parameter of the tower lives on a GPU, which drew other numbers the second time: "
+            "change, parameters don't.": kept > 1.1 * needed,
+            f"a parameter of the tower is on a GPU, and this came: {on_gpu}. Read and write random "
+            "state and buffers, not parameters.": bool(on_gpu),
+            "a parameter of the tower is on a GPU, which drew different numbers the second time: "
             "read_rng and write_rng are for that GPU's random state "
             "too.": read.integer(result["inside"], "inside") != case["seed"] % 100,
             "the random state of a GPU stayed as the second run left it: put it back, as the "
@@ -180,32 +180,32 @@ def remember(case: Case, result: Result) -> None:
 
 def _random_faults(is_lost: bool, read_at_entry: bool, is_left: bool) -> dict[str, bool]:
     return {
-        "dropout drew another mask the second time: the random state inside was neither the one "
-        "that remember found nor the one just before. A seed leads back to its beginning only: "
-        "keep the state itself.": is_lost and not read_at_entry,
-        "dropout drew another mask the second time, and the random state was put back: it was read "
-        "when the moment was entered. Read it in the upper part.": is_lost and not is_left,
-        "dropout drew another mask the second time: inside the moment, the random state is the one "
-        "that was read when remember was called.": is_lost,
-        "the second run drew the right mask and left its random state behind: the next batch would "
-        "draw masks that were drawn before. Put back what was there.": is_left,
+        "dropout drew a different mask the second time: the random state inside was neither the "
+        "one that remember found nor the one just before. A seed only restores its beginning: keep "
+        "the state itself.": is_lost and not read_at_entry,
+        "dropout drew a different mask the second time: you read the random state when the moment "
+        "was entered. Read it above, before the moment.": is_lost and not is_left,
+        "dropout drew a different mask the second time: inside the moment, set the random state "
+        "that you read when remember was called.": is_lost,
+        "the second run drew the right mask but left its random state behind: the next batch would "
+        "draw the same masks again. Put back what was there.": is_left,
     }
 
 
 def _buffer_faults(lost: list[str], left: list[str]) -> dict[str, bool]:
     return {
-        "all buffers were what the last micro-batch had made of them, so the tower computed "
-        "something else: they belong to the moment too.": len(lost) == len(_BUFFERS),
+        "all buffers were as the last micro-batch left them, so the tower computed something else: "
+        "they belong to the moment too.": len(lost) == len(_BUFFERS),
         "a buffer with persistent=False is in no state_dict, so it was not in your moment: "
         "named_buffers has them all.": lost == ["inner.hidden"],
-        "a buffer of whole numbers was left out: BatchNorm counts its batches so, and it moves "
-        "like the others.": lost == ["inner.steps"],
-        "the tower's own buffer was in your moment, and those of a module inside the tower were "
-        "not: it may have any number of layers.": lost == list(_BUFFERS[1:]),
-        "a buffer that the tower changes in place took your copy along: what you keep is the same "
-        "tensor, so keep a clone.": "drift" in lost,
-        "the tower puts a new tensor in the place of one of its buffers, and you wrote into the "
-        "old one: look buffers up by name when you write.": bool(lost) or left == ["inner.turned"],
+        "you left out an integer buffer: BatchNorm counts its batches in one, and it changes like "
+        "the others.": lost == ["inner.steps"],
+        "the tower's own buffer was in your moment, but those of a module inside the tower were "
+        "not: named_buffers() lists both.": lost == list(_BUFFERS[1:]),
+        "the tower changed a buffer in place, and your copy with it: you kept the same tensor, so "
+        "keep a clone.": "drift" in lost,
+        "the tower replaces one of its buffers by a new tensor, but you wrote into the old one: "
+        "look up buffers by name when you write.": bool(lost) or left == ["inner.turned"],
         f"the buffers {', '.join(left)} were right inside the moment and were not put back when it "
         "was left: after both passes each micro-batch has moved them once.": bool(left),
     }

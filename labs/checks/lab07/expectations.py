@@ -29,8 +29,8 @@ def expect_training_mode(result: Result) -> None:
     """Expect that no tower was ever in eval mode."""
     expect.fact(
         not read.flag(result, "was_evaluated"),
-        "the tower was in eval mode in one of its runs: its dropout was off then. Turn gradients "
-        "off, and leave the tower's mode alone.",
+        "the tower was in eval mode in one of its runs, so its dropout was off. Turn gradients "
+        "off, but leave the tower's mode alone.",
     )
 
 
@@ -41,7 +41,7 @@ def expect_runs(result: Result, sizes: list[int]) -> None:
     expect.fact(
         rows != sizes[: len(rows)] or len(rows) == len(sizes),
         f"{sum(rows)} of {sum(sizes)} rows went through the tower: the last micro-batch, smaller "
-        "or not, belongs to the batch.",
+        "or not, is part of the batch.",
     )
     accumulation.expect_each_once(result, sizes)
     expect_training_mode(result)
@@ -82,12 +82,12 @@ def times_in(seen: Sequence[Tensor | None], parts: Sequence[Sequence[Tensor]]) -
 def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXACT) -> None:
     """Expect the gradient of the loss's own parameter, which was 1 before."""
     faults = {
-        "the gradient of the loss's parameter is gone after your call: clear nothing once backward "
-        "has run.": 0 * wanted,
+        "the gradient of the loss's parameter is gone after your call: clear nothing after "
+        "backward.": 0 * wanted,
         "the loss's own parameter got no gradient: torch.autograd.grad leaves .grad alone, and no "
-        "later stage sees the scale again. loss.backward() gives it its due.": 0 * wanted + 1,
-        "the gradient that the loss's parameter had before is gone: backward adds, and so does "
-        "this stage.": wanted - 1,
+        "later stage sees the scale again. Use loss.backward().": 0 * wanted + 1,
+        "the gradient that the loss's parameter had before is gone: add to it, as backward "
+        "does.": wanted - 1,
     }
     for times in range(2, 10):
         several = f"the loss's own parameter got its gradient {times} times: every embedding is a "
@@ -97,7 +97,7 @@ def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXA
         torch.zeros_like(wanted) if seen is None else seen,
         wanted,
         faults.items(),
-        otherwise="the other gradients are right, and that of the loss's own parameter is not: "
+        otherwise="the other gradients are right, but the loss's own parameter's is not: "
         "backward adds to it, and nothing else touches it.",
         tolerance=tolerance,
     )
@@ -117,6 +117,6 @@ def expect_loss(result: Result, wanted: float, tolerance: float) -> None:
     loss = read.number(result["loss"], "the loss")
     expect.fact(
         expect.is_close(loss, wanted, tolerance),
-        f"the gradients are right, and the loss is given as {loss:.4f} where that of the whole "
-        "batch is another: what the loss gave, as a float, and no sum or mean of it.",
+        f"the gradients are right, but you returned {loss:.4f} as the loss: return the whole "
+        "batch's loss as it is, as a float, not a sum or mean of it.",
     )

@@ -6,12 +6,12 @@ from torch.nn import functional as F
 from solutions.answers import right, wrong
 
 only_images_look = wrong(
-    "in which an image looks for its text",
+    "from images to texts",
     "(F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",
     "F.cross_entropy(logits, labels)",
 )
 only_texts_look = wrong(
-    "in which a text looks for its image",
+    "from texts to images",
     "(F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",
     "F.cross_entropy(logits.T, labels)",
 )
@@ -33,7 +33,7 @@ compares_raw = wrong(
 )
 takes_the_logarithm_as_scale = wrong("take its exponential", "log_scale.exp()", "log_scale")
 divides_by_the_scale = wrong(
-    "it is one over a temperature", "log_scale.exp()", "(-log_scale).exp()"
+    "the scale is one over a temperature", "log_scale.exp()", "(-log_scale).exp()"
 )
 leaves_the_pair_out = wrong(
     "it is one of the candidates",
@@ -44,19 +44,19 @@ leaves_the_pair_out = wrong(
     "    return (both / 2 - logits.diagonal()).mean()",
 )
 normalises_columns = wrong(
-    "each column was given length 1",
+    "you gave each column length 1",
     "F.normalize(images, dim=1), F.normalize(texts, dim=1)",
     "F.normalize(images, dim=0), F.normalize(texts, dim=0)",
 )
 overflows = wrong(
-    "is no float32 any more",
+    "overflows float32",
     "    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",
     "    ratios = logits.exp() / logits.exp().sum(1, keepdim=True)\n"
     "    back = logits.exp() / logits.exp().sum(0)\n"
     "    return -(ratios.diagonal().log() + back.diagonal().log()).mean() / 2",
 )
 leaves_labels_on_the_cpu = wrong("on another device, as a GPU is", ", device=images.device", "")
-lets_one_pair_pass = wrong("so its loss is always 0, and it went", " or len(images) < 2", "")
+lets_one_pair_pass = wrong("so its loss is always 0, but it went", " or len(images) < 2", "")
 does_not_look_at_the_rows = wrong("this came: 'IndexError", "len(images) != len(texts) or ", "")
 asserts = wrong("this came: 'AssertionError", "raise ValueError", "raise AssertionError")
 takes_the_scale_out_of_the_graph = wrong(

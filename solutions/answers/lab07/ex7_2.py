@@ -26,14 +26,14 @@ drops_the_last = wrong(
     "the last micro-batch, smaller or not", "in micro_batches:", "in micro_batches[:-1]:"
 )
 runs_all_at_once = wrong(
-    "rows at once, and the largest micro-batch",
+    "rows at once, but the largest micro-batch",
     "in micro_batches:",
     "in [torch.cat(micro_batches)]:",
 )
 runs_each_twice = wrong(
     "run each once", "            embeddings", "            tower(rows)\n            embeddings"
 )
-returns_a_list = wrong("one tensor of all rows is wanted", "torch.cat(embeddings)", "embeddings")
+returns_a_list = wrong("one tensor of all rows is needed", "torch.cat(embeddings)", "embeddings")
 turns_them_round = wrong(
     "are not those of the rows in their order", "cat(embeddings)", "cat(embeddings[::-1])"
 )
@@ -48,7 +48,7 @@ forgets_the_moments = wrong(
     "2 values are wanted, embeddings and moments", "cat(embeddings), moments", "cat(embeddings)"
 )
 keeps_one_moment = wrong(
-    "the moments come otherwise than remember gave them",
+    "the moments aren't those that remember returned",
     "cat(embeddings), moments",
     "cat(embeddings), moments[:1]",
 )
@@ -61,15 +61,15 @@ freezes_the_tower = wrong(
     "and freezes nothing", "    moments,", "    tower.requires_grad_(False)\n    moments,"
 )
 evaluates_from_then_on = wrong(
-    "leave each as it came", "    return torch", "    tower.eval()\n    return torch"
+    "leave each module as it was", "    return torch", "    tower.eval()\n    return torch"
 )
 seeds_afterwards = wrong(
-    "seed nothing, and put nothing back",
+    "don't seed, and put nothing back",
     "    return torch",
     "    torch.manual_seed(0)\n    return torch",
 )
 clears_gradients = wrong(
-    "nothing goes backward in this stage", "    moments,", "    tower.zero_grad()\n    moments,"
+    "no backward runs in this stage", "    moments,", "    tower.zero_grad()\n    moments,"
 )
 with_gradients_off_in_the_loop = right("torch.no_grad()", "torch.set_grad_enabled(False)")
 as_a_list = right("torch.cat(embeddings), moments", "[torch.cat(embeddings), moments]")

@@ -14,17 +14,17 @@ asks_for_the_embeddings_alone = wrong(
     "list(torch.autograd.grad(loss, leaves))",
 )
 returns_a_tensor = wrong("keeps its whole graph", "return loss.item()", "return loss")
-marks_what_it_was_given = wrong("need a gradient now, or hold one", ".detach()", "")
+marks_what_it_was_given = wrong("require a gradient, or hold one", ".detach()", "")
 clears_first = wrong(
     "the gradient that the loss's parameter had before is gone",
     "    leaves",
     "    loss_of.zero_grad()\n    leaves",
 )
 lets_anything_pass = wrong(
-    "so the loss is not finite, and it went through", "not torch.isfinite(loss)", "False"
+    "so the loss is not finite, but it went through", "not torch.isfinite(loss)", "False"
 )
 looks_too_late = wrong(
-    "look at the loss before you go backward",
+    "check the loss before you go backward",
     "    loss.backward()\n",
     "",
     "    if not",
@@ -43,20 +43,20 @@ says_the_same_of_both = wrong(
 names_both_and_the_loss = right("is {", "is nan or inf: {")
 speaks_of_the_other_too = right("look at", "stop before a NaN is in the weights, and no inf in")
 returns_a_sum = wrong(
-    "where that of the whole batch is",
+    "but you returned",
     "return loss.item()",
     "return loss.item() * len(embeddings[0])",
 )
 keeps_the_loss_somewhere = wrong(
-    "what holds on to the graph of the loss?",
+    "what still holds the loss's graph?",
     "loss.backward()",
     "loss.backward(retain_graph=True)\n    loss_of.latest = loss",
 )
 looks_for_nan_alone = wrong(
-    "every embedding was finite, and the loss inf", "not torch.isfinite(", "torch.isnan("
+    "every embedding was finite, but the loss was inf", "not torch.isfinite(", "torch.isnan("
 )
 clears_afterwards = wrong(
-    "clear nothing once backward has run",
+    "clear nothing after backward",
     "    return loss",
     "    loss_of.zero_grad()\n    return loss",
 )
@@ -65,12 +65,10 @@ clips_the_scale = wrong(
     "    return loss",
     "    torch.nn.utils.clip_grad_norm_(loss_of.parameters(), 1.0)\n    return loss",
 )
-turns_them_round = wrong("in another order than their embeddings", "in leaves]", "in leaves[::-1]]")
-divides_by_the_rows = wrong(
-    "take them as they come, no factor", "[leaf.grad", "[leaf.grad / len(leaf)"
-)
+turns_them_round = wrong("in a different order than their", "in leaves]", "in leaves[::-1]]")
+divides_by_the_rows = wrong("return them with no factor", "[leaf.grad", "[leaf.grad / len(leaf)")
 normalises_what_it_was_given = wrong(
-    "change no tensor and no list in place",
+    "change no tensor or list in place",
     "    leaves",
     "    for rows in embeddings:\n        rows.div_(rows.norm(dim=1, keepdim=True))\n    leaves",
 )

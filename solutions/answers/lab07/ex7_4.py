@@ -5,17 +5,17 @@ import torch
 from solutions.answers import right, wrong
 
 goes_backward_outside = wrong(
-    "forward and backward of a micro-batch both belong inside",
+    "run a micro-batch's forward and backward inside",
     "            tower(rows)",
     "            embeddings = tower(rows)\n        embeddings",
 )
 ignores_the_gradients = wrong(
-    "the gradients were not used, as if each were 1",
+    "you didn't use the gradients",
     "tower(rows).backward(gradient)",
     "tower(rows).sum().backward()",
 )
 clears_in_the_loop = wrong(
-    "only the last micro-batch is in it",
+    "only the last micro-batch is in .grad",
     "            tower",
     "            tower.zero_grad()\n            tower",
 )
@@ -29,10 +29,10 @@ enters_the_first_moment_always = wrong(
     "in the first one's moment", "with moment()", "with moments[0]()"
 )
 enters_them_backwards = wrong(
-    "entered from the last to the first", "of_each, moments", "of_each, moments[::-1]"
+    "you entered the moments from the last", "of_each, moments", "of_each, moments[::-1]"
 )
 takes_a_mean = wrong(
-    "Each counts once: the mean was taken in the loss",
+    "Each counts once: the loss has taken the mean",
     "tower(rows).backward(gradient)",
     "(tower(rows) * gradient).mean().backward()",
 )
@@ -40,19 +40,19 @@ runs_each_twice = wrong(
     "run each once", "        with", "        with moment():\n            tower(rows)\n        with"
 )
 turns_the_gradients_round = wrong(
-    "split them as the batch is", "gradients.split", "gradients.flip(0).split"
+    "split them like the batch", "gradients.split", "gradients.flip(0).split"
 )
 divides_by_the_number = wrong("times too small", "(gradient)", "(gradient / len(micro_batches))")
 clears_before = wrong(
     "backward adds to it, so clear nothing", "    of_each", "    tower.zero_grad()\n    of_each"
 )
 clears_what_was_cached = wrong(
-    "change no tensor and no list in place",
+    "change no tensor or list in place",
     "(gradient)",
     "(gradient)\n            gradient.zero_()",
 )
 evaluates_from_then_on = wrong(
-    "leave each as it came", "(gradient)", "(gradient)\n    tower.eval()"
+    "leave each module as it was", "(gradient)", "(gradient)\n    tower.eval()"
 )
 drops_the_last = wrong(
     "the last micro-batch, smaller or not",
@@ -68,7 +68,7 @@ def sizes_of(micro_batches):
     return [len(rows) for rows in micro_batches]
 
 
-@wrong("rows at once, and the largest micro-batch")
+@wrong("rows at once, but the largest micro-batch")
 def runs_all_at_once(tower, micro_batches, gradients, moments):
     with moments[0]():
         tower(torch.cat(list(micro_batches))).backward(gradients)

@@ -8,11 +8,11 @@ import torch
 from solutions.answers import right, solved, wrong
 
 forgets_the_random_state = wrong(
-    "is the one that was read when remember was called", "        write_rng(random_states)\n", ""
+    "set the random state that you read when remember", "        write_rng(random_states)\n", ""
 )
-reads_it_too_late = wrong("it was read when the moment was entered", "*then", "before[0], then[1]")
+reads_it_too_late = wrong("you read the random state when", "*then", "before[0], then[1]")
 never_puts_it_back = wrong(
-    "would draw masks that were drawn before", "*before", "read_rng(tower), before[1]"
+    "would draw the same masks again", "*before", "read_rng(tower), before[1]"
 )
 forgets_the_buffers = wrong(
     "they belong to the moment too",
@@ -36,7 +36,7 @@ forgets_modules_inside = wrong(
     "buffer.copy_(buffers.get(name, buffer))",
 )
 takes_floats_alone = wrong(
-    "BatchNorm counts its batches so",
+    "BatchNorm counts its batches in one",
     "tower.named_buffers()}",
     "tower.named_buffers() if b.is_floating_point()}",
     "buffer.copy_(buffers[name])",
@@ -49,37 +49,37 @@ never_puts_buffers_back = wrong(
     "each micro-batch has moved them once", "write(*before)", "write_rng(before[0])"
 )
 keeps_the_weights = wrong(
-    "parameters do not",
+    "buffers change, parameters don't",
     "b.clone() for",
     "b.detach().clone() for",
     "tower.named_buffers()}",
     "[*tower.named_buffers(), *tower.named_parameters()]}",
 )
-seeds = wrong("read, and change nothing", "    then =", "    torch.manual_seed(0)\n    then =")
+seeds = wrong("a plain run: only read", "    then =", "    torch.manual_seed(0)\n    then =")
 replays_the_seed = wrong(
-    "A seed leads back to its beginning",
+    "A seed only restores its beginning",
     "    then =",
     "    seed = torch.initial_seed()\n    then =",
     "*then)",
     "*then)\n        torch.manual_seed(seed)",
 )
 swallows_errors = wrong(
-    "nobody heard of it", "finally:", "except Exception:\n            pass\n        finally:"
+    "the moment was swallowed", "finally:", "except Exception:\n            pass\n        finally:"
 )
 looks_buffers_up_too_early = wrong(
-    "look buffers up by name when you write",
+    "look up buffers by name when you write",
     "    def read",
     "    known = dict(tower.named_buffers())\n\n    def read",
     "in tower.named_buffers():",
     "in known.items():",
 )
 forgets_about_errors = wrong(
-    "an error inside the moment leaves",
+    "after an error inside the moment",
     "finally:",
     "except Exception:\n            raise\n        else:",
 )
 uses_it_up = wrong(
-    "must still be there after one use",
+    "entered a second time, the moment was different",
     "then = read()",
     "unused = [read()]",
     "        write(*then)",
@@ -104,13 +104,13 @@ from_its_parts = right(
     "                buffer.copy_(before[1][name])",
 )
 writes_parameters_too = wrong(
-    "parameters are not",
+    "not parameters",
     "buffer.copy_(buffers[name])",
     "buffer.copy_(buffers[name])\n"
     "        state = tower.state_dict()\n"
     "        tower.load_state_dict(state | {n: b for n, b in buffers.items() if n in state})",
 )
-returns_nothing = wrong("should return a function, and NoneType came", "return moment", "moment")
+returns_nothing = wrong("should return a function, but NoneType came", "return moment", "moment")
 
 
 LAB = solved("lab07")

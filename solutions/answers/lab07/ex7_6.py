@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from solutions.answers import right, solved, wrong
 
 clears_gradients = wrong(
-    "like backward, add to it",
+    "add to it, as backward does",
     "    with undone",
     "    for module in (*towers, loss_of):\n        module.zero_grad()\n    with undone",
 )
@@ -20,31 +20,29 @@ keeps_one_graph = wrong(
 returns_a_tensor = wrong(
     "should be a float", "return three", "return torch.tensor(three", "remember)", "remember))"
 )
-returns_the_loss_of_a_pair = wrong(
-    "where that of the whole batch is", "remember)", "remember) / rows[0]"
-)
+returns_the_loss_of_a_pair = wrong("but you returned", "remember)", "remember) / rows[0]")
 runs_all_at_once = wrong(
-    "at once, and micro_batch is", "micro_batch, remember", "rows[0], remember"
+    "at once, but micro_batch is", "micro_batch, remember", "rows[0], remember"
 )
 forgets_the_moments = wrong(
     "was the first pass given `remember`?", "micro_batch, remember", "micro_batch, forget"
 )
 takes_a_pair_alone = wrong("a batch of one row has no negatives", "rows[0] < 2", "rows[0] < 1")
-takes_no_rows = wrong("a micro_batch of 0 rows is none", "micro_batch < 1", "micro_batch < 0")
-takes_a_third_uneven = wrong("some have no partner, and this came", "set(rows)", "set(rows[:2])")
+takes_no_rows = wrong("a micro_batch of 0 rows is impossible", "micro_batch < 1", "micro_batch < 0")
+takes_a_third_uneven = wrong("some have no partner, but this came", "set(rows)", "set(rows[:2])")
 takes_an_empty_batch = wrong("a batch of no rows has no pairs", "rows[0] < 2", "rows[0] == 1")
 takes_less_than_none = wrong(
-    "a micro_batch of -1 rows is none", "micro_batch < 1", "micro_batch == 0"
+    "a micro_batch of -1 rows is impossible", "micro_batch < 1", "micro_batch == 0"
 )
 takes_batch_norm_of_images = wrong(
-    "makes that the whole batch, and it went through",
+    "makes that the whole batch, but it went through",
     "    if norms := batch_norms(towers)",
     "    modules = [module for tower in towers for module in tower.modules()]\n"
     "    norms = batch_norms(towers)\n"
     "    if norms and not any(isinstance(module, nn.BatchNorm2d) for module in modules)",
 )
 refuses_batch_norm_in_evaluation = wrong(
-    "nothing is to be refused where a BatchNorm is in eval mode",
+    "don't refuse a BatchNorm in eval mode",
     "batch_norms(towers):",
     "[m for t in towers for m in t.modules() if type(m).__name__.startswith('BatchNorm')]:",
 )
@@ -54,7 +52,7 @@ names_no_batch_norm = wrong(
     '"BatchNorm in training: ..."',
 )
 undoes_nothing = wrong(
-    "inside undone_on_error where you cannot", "undone_on_error(towers)", "contextlib.nullcontext()"
+    "check inside undone_on_error", "undone_on_error(towers)", "contextlib.nullcontext()"
 )
 seeds_again = wrong(
     "the rest of the training would draw other numbers",
@@ -64,21 +62,21 @@ seeds_again = wrong(
     "remember)\n    torch.manual_seed(0)\n    return loss",
 )
 trains_whatever_was_frozen = wrong(
-    "leave each as it came",
+    "leave each module as it was",
     "        return three",
     "        loss = three",
     "remember)",
     "remember)\n    [tower.train() for tower in towers]\n    return loss",
 )
 marks_the_inputs = wrong(
-    "need a gradient now, or hold one",
+    "require a gradient, or hold one",
     "        return three",
     "        loss = three",
     "remember)",
     "remember)\n    [rows.requires_grad_() for rows in inputs]\n    return loss",
 )
 clears_the_inputs = wrong(
-    "change no tensor and no list in place",
+    "change no tensor or list in place",
     "        return three",
     "        loss = three",
     "remember)",
@@ -97,7 +95,7 @@ evaluates = wrong(
     "        return loss",
 )
 looks_too_late = wrong(
-    "that could be seen before a tower ran",
+    "which you could see before a tower ran",
     "    if len(set(rows))",
     "    if len(set(rows)) > 1:\n"
     "        with undone_on_error(towers), torch.no_grad():\n"
@@ -194,7 +192,7 @@ def accumulates(towers, inputs, loss_of, micro_batch):
     return total
 
 
-@wrong("each micro-batch went through all towers before")
+@wrong("you ran each micro-batch through all towers")
 def embeds_all_towers_in_turn(towers, inputs, loss_of, micro_batch):
     look(towers, inputs, loss_of, micro_batch)
     parts = [rows.split(micro_batch) for rows in inputs]
@@ -221,13 +219,13 @@ def uses_torchs_checkpoint(towers, inputs, loss_of, micro_batch):
 
 
 drops_the_last = wrong("Is a micro-batch left out")(with_slips(parts=without_the_last))
-hides_its_graphs = wrong("Which graph lives on?")(
+hides_its_graphs = wrong("Which graph is still held?")(
     with_slips(embed=with_graphs, push=through_the_kept_graph)
 )
 forgets_the_last_tower = wrong("push through all of them")(
     with_slips(towers_pushed=lambda number: range(number - 1))
 )
-takes_uneven_inputs = wrong("some have no partner, and it went")(
+takes_uneven_inputs = wrong("some have no partner, but it went")(
     with_slips(
         uneven=True,
         cache=lambda loss_of, e: LAB.cache_gradients(
@@ -238,7 +236,7 @@ takes_uneven_inputs = wrong("some have no partner, and it went")(
         ),
     )
 )
-looks_for_nan_alone = wrong("gave an infinite loss, and it went through")(
+looks_for_nan_alone = wrong("gave an infinite loss, but it went through")(
     with_slips(cache=partial(with_a_slip, passes=lambda loss: not loss.isnan()))
 )
 forgets_the_scale = wrong("the loss's own parameter got no gradient")(
@@ -247,10 +245,10 @@ forgets_the_scale = wrong("the loss's own parameter got no gradient")(
 says_the_same_of_both = wrong("and the error is the same where it is inf")(
     with_slips(cache=partial(with_a_slip, says="the loss is nan or infinite"))
 )
-keeps_the_loss = wrong("somebody holds on to the loss")(
+keeps_the_loss = wrong("something still holds the loss")(
     with_slips(cache=partial(with_a_slip, keep=True))
 )
-takes_any_loss = wrong("the loss is not finite, and it went through")(
+takes_any_loss = wrong("the loss is not finite, but it went through")(
     with_slips(cache=partial(with_a_slip, passes=lambda loss: True))
 )
 

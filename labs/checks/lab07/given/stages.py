@@ -46,7 +46,7 @@ def contrastive_loss(answer: Answer, case: Case) -> Result:
     loss = answer(*inputs)
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
         raise CheckError(
-            "the loss is to be a tensor without dimensions, with its graph: backward starts there."
+            "the loss should be a tensor without dimensions, with its graph: backward starts there."
         )
     loss.backward()  # type: ignore[no-untyped-call]
     return {"loss": loss.item(), "gradients": [leaf.grad for leaf in inputs]}
@@ -81,7 +81,7 @@ def embed(answer: Answer, case: Case) -> Result:
     def note_moment(asked: nn.Module) -> int:
         """Return moments that are numbers, and write down how many runs came before each."""
         if asked is not tower:
-            raise CheckError("remember is called with the tower, and something else came.")
+            raise CheckError("remember must be called with the tower, but something else came.")
         asked_after.append(len(tower.rows_seen))
         return len(asked_after) - 1
 
@@ -90,8 +90,8 @@ def embed(answer: Answer, case: Case) -> Result:
     embeddings, moments = answered.several(returned, 2, "embeddings and moments")
     if not isinstance(embeddings, Tensor):
         raise CheckError(
-            f"the embeddings come as {type(embeddings).__name__}, and one tensor of all rows is "
-            "wanted: torch.cat."
+            f"the embeddings come as {type(embeddings).__name__}, but one tensor of all rows is "
+            "needed: use torch.cat."
         )
     if not isinstance(moments, list | tuple):
         raise CheckError(
@@ -183,7 +183,7 @@ def _push(answer: Answer, handed: tuple[Any, ...]) -> None:
             raise
         raise CheckError(
             "backward ran after its moment was left, and found a buffer that had been put back in "
-            "between: forward and backward of a micro-batch both belong inside the moment."
+            "between: run a micro-batch's forward and backward inside the moment."
         ) from error
 
 

@@ -12,7 +12,7 @@ from tutorial_lib.checks.given import Case, forbid, observe
 TIMES = {"few": 1, "many": 4}  # how often a case's micro-batches come, where peaks are compared
 NOT_FINITE = {"nan": "inf", "inf": "nan"}  # what a loss may be, and what else it may be
 NO_CHECKPOINT = forbid.checkpointing(
-    "torch.utils.checkpoint does this lab's work by itself, as its end shows: do not call it here."
+    "torch.utils.checkpoint does this lab's work by itself, as the lab's end shows: don't call it."
 )
 NO_IN_BATCH_LOSS = forbid.own_code((f"{__name__}:in_batch_loss",))
 

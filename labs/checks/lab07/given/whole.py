@@ -11,8 +11,8 @@ from tutorial_lib.checks.given.surroundings import watched
 from .towers import NO_CHECKPOINT, NOT_FINITE, CountingTower, InBatch
 
 _NOT_REFUSED = (
-    "nothing is to be refused where a BatchNorm is in eval mode, since its statistics are then "
-    "fixed, nor where micro_batch is more than all rows."
+    "don't refuse a BatchNorm in eval mode, whose statistics are fixed, nor a micro_batch larger "
+    "than the batch."
 )
 Handed = tuple[list[CountingTower], list[Tensor], InBatch, int]
 
