@@ -1,25 +1,23 @@
 # %% [markdown] id="title"
 # # Lab 08: fit the U-Net
 #
-# A diffusion U-Net learns handwritten digits, with 64 images per update. The training needs 15 MiB,
-# but you get half of that, and in the end a third. You make it fit with micro-batches, and with
-# checkpoints around blocks that you choose. The loss of every update must be the same as with
-# enough memory.
+# A diffusion U-Net learns to draw handwritten digits, with 64 images per update. The training needs
+# 15 MiB, but you get half of that, and in the end a third. You make it fit with micro-batches and
+# with checkpoints around some blocks. Every update's loss must be the same as with enough memory.
 #
 # **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
-# | 8.1 | what an update draws, decided by its number | 2 |
-# | 8.2 | its gradient, a micro-batch at a time | 2 |
-# | 8.3 | the floor: bytes that micro-batches and segments can't save | 3 |
-# | 8.4 | prices: what each block costs as a segment | 2 |
-# | 8.5 | the fastest plan that fits: both levers at once | 3 |
+# | 8.1 | an update's random draws, determined by the update's number | 2 |
+# | 8.2 | an update's gradient, one micro-batch at a time | 2 |
+# | 8.3 | the floor: bytes that neither micro-batches nor checkpoints save | 3 |
+# | 8.4 | prices: the extra FLOPs of each block as a segment | 2 |
+# | 8.5 | the fastest plan that fits, with micro-batches and checkpoints | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
 #
 # Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Where a cell says `guess = None`, write a number first. Chapters 08 and
-# 11 prepare you for this lab.
+# your own cells above it. Chapters 08 and 11 prepare you for this lab.
 
 # %% id="imports"
 import contextlib
@@ -45,11 +43,11 @@ from tutorial_lib.units import MIB, Bytes
 # %% [markdown] id="subject-text"
 # ## The model and its memory
 #
-# We use diffusers' U-Net with two levels, for 8 x 8 images. AdamW is fused, so it makes no
-# temporaries; 8.3 shows why that matters.
+# We use diffusers' U-Net with two levels, for 8 x 8 images. AdamW is fused, so its step makes no
+# temporary tensors.
 #
 # **Predict.** The model's 160 thousand parameters take 0.6 MiB. How many MiB of activations are in
-# memory at the peak of a step?
+# memory at the peak of a step with 64 images?
 
 # %% id="guess-activations"
 guess = None  # MiB
@@ -57,10 +55,10 @@ guess = None  # MiB
 # %% id="subject"
 # small steps lose more by waiting for a second core than they gain
 torch.set_num_threads(1)
-gc.freeze()  # a meter collects garbage: not again, each time, what the imports left
+gc.freeze()  # so a meter need not search the imports' objects for garbage
 images, _ = data.digits()  # (1797, 1, 8, 8) in [-1, 1]
 scheduler = DDPMScheduler(num_train_timesteps=100, beta_schedule="squaredcos_cap_v2")
-NUM = 64  # images an update: the effective batch
+NUM = 64  # images per update: the effective batch
 
 
 def fused(parameters, lr):
@@ -84,7 +82,7 @@ def loss_of(unet, noisy, times, noise):
 
 # %% id="picture"
 unet, optimizer = make()
-# clones, since a view would count as all the images that it is a view of
+# clones, since a view would count with the bytes of all the images behind it
 drawn = images[:NUM].clone(), torch.randint(100, (NUM,)), torch.randn(NUM, 1, 8, 8)
 first = [part[:1].clone() for part in drawn]
 
@@ -101,8 +99,8 @@ print(f"activations: {activations:.1f} MiB{beside(guess, activations)}")
 whole.figure()
 
 # %% [markdown] id="cap-text"
-# `memory.capped(limit)` caps the memory, and counts bytes like the meter. An operation that would
-# exceed the cap raises `torch.OutOfMemoryError` in the middle of the step.
+# `memory.capped(limit)` caps the bytes that the meter counts. An operation that would exceed the
+# cap raises `torch.OutOfMemoryError`, in the middle of the step.
 
 # %% id="cap"
 CAP = int(7.5 * MIB)
@@ -117,12 +115,12 @@ except torch.OutOfMemoryError as error:
 #
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
-# Each image of an update gets a random timestep and random noise. The scheduler mixes image and
-# noise, and the U-Net predicts the noise. Later you split, repeat and resume updates, which must
-# then draw the same as before.
+# Each image of an update gets a random timestep and random noise. Later you split, repeat and
+# resume updates. An update must then draw the same numbers as before.
 #
-# **Predict.** A generator draws timesteps and noise, first for all 64 images at once, then again,
-# from the same seed, for 16 images at a time. How many images get the same noise both times?
+# **Predict.** A generator draws the noise and then the timesteps of all 64 images. Then, from the
+# same seed, it draws for 16 images at a time. How many of the 64 images get the same noise both
+# times?
 
 # %% id="guess-noises"
 guess = None  # of 64
@@ -143,8 +141,8 @@ print(f"{agreeing} of {NUM} agree{beside(guess, agreeing)}")
 
 # %% [markdown] id="goal-8-1"
 # So draw for the whole update at once, and let only the update's *number* determine what is drawn.
-# Then the size of micro-batches doesn't matter, and you don't have to save a generator's state. The
-# goal: the same number returns the same tensors, to the last bit.
+# Then you don't have to save a generator's state. The goal: the same number returns the same
+# tensors, to the last bit.
 
 
 # %% id="answer-8-1"
@@ -155,16 +153,16 @@ def draw_update(
     """Draw what one update trains on.
 
     Args:
-        images: All of them, `(N, channels, side, side)`.
+        images: All images, `(N, channels, side, side)`.
         num: How many to draw, with repetition.
-        update: The update's number, from 0 on. It alone decides what is drawn. The
-            global random state is left as it was, even where a draw fails.
-        scheduler: Mixes images and noise; its `config.num_train_timesteps` says how
-            many times there are, from 0 on.
+        update: The update's number, from 0 on. It alone decides what is drawn. Leave
+            the global random state as it was, even if a draw fails.
+        scheduler: Mixes images and noise. Timesteps begin at 0; their number is
+            `scheduler.config.num_train_timesteps`.
 
     Returns:
-        Noisy images `(num, channels, side, side)`, their times `(num,)`, int64, and the
-        noise in them, of deviation 1.
+        Noisy images `(num, channels, side, side)`, their timesteps `(num,)`, int64, and
+        the noise in them, with a standard deviation of 1.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(update)
@@ -184,13 +182,13 @@ checks.lab08.draw_update(draw_update)
 # %% [markdown] id="hints-8-1"
 # <details><summary>Hint 1: a generator for each update</summary>
 #
-# `torch.Generator().manual_seed(...)` makes one that nothing else uses. `torch.randint` and
-# `torch.randn` take it as `generator=`.
+# `torch.Generator().manual_seed(...)` makes a generator. Pass it to `torch.randint` and
+# `torch.randn` as `generator=`.
 # </details>
 # <details><summary>Hint 2: three draws</summary>
 #
-# Draw the rows, the timesteps and the noise. `torch.randint(high, (num,))` returns numbers below
-# `high`.
+# Draw the rows (which images), the timesteps and the noise. `torch.randint(high, (num,))` returns
+# numbers below `high`.
 # </details>
 # <details><summary>Hint 3: the mixture</summary>
 #
@@ -201,8 +199,8 @@ checks.lab08.draw_update(draw_update)
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# The first lever is accumulation. The goal: in float64, the gradient is within 1e-12 of the whole
-# batch's, and the peak is no higher than one micro-batch's.
+# The first lever is accumulation: write `backward_in_pieces`. The goal: in float64, the gradient is
+# within 1e-12 of the whole batch's, and the peak is no higher than with one micro-batch alone.
 
 
 # %% id="answer-8-2"
@@ -213,12 +211,12 @@ def backward_in_pieces(
     """Add the gradient of an update's loss to `.grad`, one micro-batch at a time.
 
     Args:
-        unet: `unet(noisy, times).sample` is its guess of the noise.
-        drawn: Noisy images, times and noise, as `draw_update` gives them.
+        unet: `unet(noisy, times).sample` is the noise that it predicts.
+        drawn: Noisy images, timesteps and noise, as `draw_update` returns them.
         micro_batch: Images at once; the last micro-batch may have fewer.
 
     Returns:
-        The loss: the mean squared error of the guess over all images.
+        The loss: the mean squared error of the prediction over all images.
     """
     ### BEGIN SOLUTION
     total, num = 0.0, len(drawn[0])
@@ -237,24 +235,23 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # %% [markdown] id="hints-8-2"
 # <details><summary>Hint 1: cutting</summary>
 #
-# `tensor.split(size)` returns parts of that size, and the rest. `zip` pairs up the parts of the
-# three tensors.
+# `tensor.split(size)` returns parts of that size; the last may be smaller. `zip` pairs up the three
+# tensors' parts.
 # </details>
 # <details><summary>Hint 2: the weight</summary>
 #
-# `loss_of` is a mean over its micro-batch. Weight it by the micro-batch's share of all images.
+# `loss_of` is a mean over its micro-batch. Weight it by the micro-batch's share of the images.
 # </details>
 # <details><summary>Hint 3: the peak</summary>
 #
 # Call `backward` inside the loop, and keep the loss as a number, not as a tensor.
 # </details>
 #
-# A small micro-batch costs time, because a GPU works on many images at once. Assume that 32 images
-# (`FULL`) fill the GPU, so 16 images take as long as 32. (The last section measures your GPU.) Then
-# an update takes `max(micro_batch, FULL) / micro_batch` times as long as with full micro-batches.
+# A GPU works on many images at once, so small micro-batches cost time. Assume that 32 images
+# (`FULL`) fill the GPU, and any smaller number takes as long as 32. Then an update takes twice as
+# long with micro-batches of 16 as with 32, and four times as long with 8.
 #
-# **Predict.** Of the micro-batches 64, 32, 16 and so on, which is the largest that fits under 7.5
-# MiB?
+# **Predict.** Of the micro-batch sizes 64, 32, 16, …, which is the largest that fits under 7.5 MiB?
 
 # %% id="guess-fits"
 guess = None  # images
@@ -264,7 +261,7 @@ FULL = 32
 
 
 def peak_of_update(micro_batch):
-    """Count the peak of an update: the second micro-batch shows it."""
+    """Count an update's peak; two micro-batches are enough to reach it."""
     drawn = [part[: 2 * micro_batch] for part in draw_update(images, NUM, 0, scheduler)]
     with memory.capped(10**12, model=unet, optimizer=optimizer) as cap:
         backward_in_pieces(unet, drawn, micro_batch)
@@ -292,10 +289,9 @@ pd.DataFrame(columns).rename_axis("images at once")
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
 # Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
-# micro-batches nor segments remove a byte of it. Why compute it? Too low a cap raises an error
-# anyway, but perhaps in the middle of an update, as in the next cell. There AdamW uses `foreach`,
-# the default on GPUs: it updates all parameters at once, with temporaries as large as the
-# parameters. Forward and backward fit, but `step()` fails.
+# micro-batches nor segments lower it. If the cap is too low, an update can fail in the middle. In
+# the next cell AdamW uses `foreach`, the default on GPUs, which makes temporary tensors as large as
+# the parameters. Forward and backward fit, but `step()` fails.
 #
 # **Predict.** When `step()` fails, how many of the 104 parameter tensors have changed?
 
@@ -319,15 +315,15 @@ print(f"updates by the optimizer's count: {count:.0f}")
 
 # %% [markdown] id="goal-8-3"
 # Weight decay has shrunk the parameters, Adam's averages contain the gradient, and the step counter
-# says 1, but the update itself never happened. If a loop catches the error and retries, `step()`
-# decays, averages and counts a second time.
+# says 1, but Adam's update is missing. If you retry, `step()` decays, averages and counts a second
+# time.
 #
-# So count the floor before the first step. The floor's one sample is a noisy image and its noise,
-# both float32, and a timestep, an int64. The U-Net may be on the `meta` device, where it has shapes
-# but no memory.
+# So compute the floor before the first step. The floor's one sample consists of a noisy image and
+# its noise, both float32, and a timestep, an int64.
 #
-# Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: return
-# the room that a cap leaves above the floor, to the byte.
+# Refuse a cap below the floor. Refuse a wrong image size too: a U-Net of L levels halves the
+# image's side L - 1 times, without a remainder. The goal: return the bytes that a cap leaves above
+# the floor, exactly.
 
 
 # %% id="answer-8-3"
@@ -338,16 +334,17 @@ def room_for_activations(
     """Return the bytes that a cap leaves above the floor, or refuse.
 
     Args:
-        unet: Float32. Its `config` has `in_channels` and `block_out_channels`, a number
-            for each level. Some parameters may be frozen. It is not run.
+        unet: In float32. Its `config` has `in_channels`, and `block_out_channels` with
+            one number per level. Some parameters may be frozen. Don't run it.
         side: Height and width of the images, a positive number.
-        state_bytes: Maps a trained parameter to what the optimizer keeps for it.
+        state_bytes: `state_bytes(parameter)` returns the bytes that the optimizer keeps
+            for a trained parameter.
         cap_bytes: The cap.
 
     Raises:
-        ValueError: When the side is no multiple of what the levels need: names the
-            side, that number and a side to try. When the cap is below the floor: names
-            both, in bytes.
+        ValueError: If the side isn't a multiple of the number that the levels need. The
+            message names the side, that number, and a side to try. Also if the cap is
+            below the floor. The message names cap and floor, in bytes.
     """
     ### BEGIN SOLUTION
     multiple = 2 ** (len(unet.config.block_out_channels) - 1)
@@ -372,8 +369,8 @@ checks.lab08.room_for_activations(room_for_activations)
 # %% [markdown] id="hints-8-3"
 # <details><summary>Hint 1: the parts</summary>
 #
-# Count every parameter and every buffer. Add a gradient as large as the parameter, and
-# `state_bytes(parameter)`, only if `parameter.requires_grad`.
+# Count every parameter and every buffer. If `parameter.requires_grad`, add a gradient as large as
+# the parameter, and `state_bytes(parameter)`.
 # </details>
 # <details><summary>Hint 2: the sample</summary>
 #
@@ -382,15 +379,15 @@ checks.lab08.room_for_activations(room_for_activations)
 # </details>
 # <details><summary>Hint 3: the refusals</summary>
 #
-# The U-Net has `len(unet.config.block_out_channels)` levels. Don't refuse a cap equal to the floor.
+# The U-Net has `len(unet.config.block_out_channels)` levels. A cap equal to the floor is enough.
 # </details>
 #
-# How much state do three optimizers keep, and how much of our cap do they leave for images?
+# How much state do three optimizers keep, and how much of our cap do they leave for activations?
 
 
 # %% id="states"
 def states_of(make_optimizer):
-    """Count for each parameter what an optimizer keeps after one update."""
+    """Count the bytes that an optimizer keeps for each parameter after one update."""
     model, trained_by = make(make_optimizer)
     loss_of(model, *first).backward()
     trained_by.step()
@@ -410,9 +407,9 @@ columns = {
 pd.DataFrame(columns)
 
 # %% [markdown] id="read-8-3"
-# Parameters, gradients and states use a third of the cap before the first image, and half of that
-# is AdamW's states. SGD would leave more room, but it trains a different model. Checkpointed
-# segments save memory without changing the training.
+# With AdamW, parameters, gradients and states use a third of the cap before the first image
+# arrives. Half of that third is AdamW's states. SGD would leave more room, but it trains a
+# different model. Checkpointing saves memory and trains the same model.
 #
 # ## 8.4 What does a segment cost?
 #
@@ -420,7 +417,7 @@ pd.DataFrame(columns)
 #
 # The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
 # makes nearly every residual block a segment. Instead, you choose among five larger blocks, by
-# their prices. `recomputing` is a context manager like the one you wrote in 5.1.
+# their prices. `recomputing` is like your context manager from exercise 5.1.
 
 
 # %% id="recomputing"
@@ -436,8 +433,8 @@ def blocks_of(unet):
 
 # %% [markdown] id="goal-8-4"
 # A block's *price* is how many more FLOPs per image a step takes if that block is the only segment.
-# The price isn't always the FLOPs of the block's forward. The goal: find each price, exact to the
-# FLOP. The U-Net may be in the middle of training, so don't change it.
+# The price can differ from the FLOPs of the block's forward. The goal: find each price, exact to
+# the FLOP, without changing the U-Net, its gradients or the random state.
 
 
 # %% id="answer-8-4"
@@ -447,19 +444,19 @@ def prices_of(
     drawn: tuple[Tensor, Tensor, Tensor],
     blocks: dict[str, nn.Module],
 ) -> dict[str, int]:
-    """Count how many FLOPs more a step takes where one block alone is a segment.
+    """Count how many more FLOPs a step takes if one block alone is a segment.
 
-    A step is `loss_of(unet, *drawn)` and its backward. `memory.flop_counter()` counts;
-    PyTorch's own counter leaves out the fused attention of a CPU.
+    A step is `loss_of(unet, *drawn)` and its backward. Count with
+    `memory.flop_counter()`: PyTorch's own counter misses fused attention on CPUs.
 
     Args:
-        unet: Parts of it may be frozen. Gradients, buffers, modes and the random state
-            are as before afterwards, also after an error in a step, which comes out.
-        drawn: Noisy images, times and noise.
-        blocks: Some of its modules by name. One may run twice in a forward.
+        unet: Parts may be frozen. Gradients, buffers, modes and the random state stay
+            as before, even if a step raises an error; that error is passed on.
+        drawn: Noisy images, timesteps and noise.
+        blocks: Some of the U-Net's modules, by name. One may run twice in a forward.
 
     Returns:
-        For each name the FLOPs an image, a whole number.
+        For each name, the extra FLOPs per image, a whole number.
     """
     ### BEGIN SOLUTION
     unet, blocks = copy.deepcopy((unet, blocks))  # together: still its own blocks
@@ -482,22 +479,22 @@ checks.lab08.prices_of(prices_of)
 # %% [markdown] id="hints-8-4"
 # <details><summary>Hint 1: what to count</summary>
 #
-# Count the FLOPs of a plain step, and for each block those of a step inside `recomputing([block])`,
-# backward included, since that's where the recomputation happens.
+# Count the FLOPs of a plain step, and for each block the FLOPs of a step inside
+# `recomputing([block])`. Include backward, which runs the recomputation.
 # </details>
 # <details><summary>Hint 2: counting</summary>
 #
-# Put `with memory.flop_counter() as counter:` around a step. Then `counter.get_total_flops()`
+# Put `with memory.flop_counter() as counter:` around a step. `counter.get_total_flops()` then
 # returns the FLOPs for all images.
 # </details>
 # <details><summary>Hint 3: as before</summary>
 #
-# `copy.deepcopy((unet, blocks))` copies both together, and the copied blocks belong to the copied
+# `copy.deepcopy((unet, blocks))` copies both together, so the copied blocks belong to the copied
 # U-Net. `torch.random.fork_rng(devices=[])` restores the random state.
 # </details>
 #
 # **Predict.** The block `up 0` ends with an upsampling convolution, on four times as many pixels as
-# the rest of the block. What is the block's price, as a percentage of its forward's FLOPs?
+# the rest of the block. What is the block's price, as a percentage of the FLOPs of its forward?
 
 # %% id="guess-price"
 guess = None  # percent
@@ -517,8 +514,8 @@ pd.DataFrame({"price, million FLOPs": columns})
 # PyTorch stops a recomputation once it has the last tensor that backward needs. Here that tensor is
 # the upsampling convolution's input, so the convolution itself doesn't run again.
 #
-# What does each block save? The next cells show the peak at 32 images with each block as the only
-# segment. One block saves no memory, or even costs some. Which one?
+# How much memory does each block save? The next cells show the peak at 32 images with each block as
+# the only segment. One block saves nothing. Which one?
 
 
 # %% id="blocks"
@@ -539,25 +536,24 @@ unet.disable_gradient_checkpointing()
 pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.items()}})
 
 # %% [markdown] id="text-8-5"
-# It is `up 1`, the last block, whose backward comes first: its activations are recomputed before
-# backward has freed anything else. No single block brings the step under the cap. The switch does,
-# but it recomputes more than necessary.
+# It is `up 1`, the last block. Its backward comes first, so it is recomputed while all other
+# blocks' activations are still in memory. No single block brings the step under the cap. diffusers'
+# switch does, but it recomputes more than necessary.
 #
 # ## 8.5 Both levers at once
 #
 # Difficulty 3/5 · importance 4/5 · 18 minutes
 #
-# A *plan* is a micro-batch size and a choice of blocks. Each chosen block adds its price to the
-# FLOPs of an image. The fastest plan may use a little of both levers. Many sizes aren't worth
-# trying: 64 images take two rounds with a micro-batch of 40 or of 32, but 32 takes less memory.
-# What two blocks save together isn't the sum of what each saves, so you have to measure each plan's
-# peak, which takes a training step. The goal: find the fastest plan that fits, without an
-# unnecessary measurement.
+# A *plan* is a micro-batch size and a choice of blocks as segments. `update_time` computes a plan's
+# time. A plan's peak must be measured, with a training step, since what two blocks save together
+# isn't the sum of what each saves. Many sizes aren't worth measuring: 40 splits 64 images into two
+# micro-batches (40 and 24), and so does 32, which takes less memory. The goal: find the fastest
+# plan that fits, without an unnecessary measurement.
 
 
 # %% id="update-time"
 def update_time(plan, num, full, plain, prices):
-    """Return the time of an update of `num` images, in FLOPs at full speed."""
+    """Return the time of an update, in FLOPs that a filled GPU does in that time."""
     micro_batch, choice = plan
     rounds = -(-num // micro_batch)  # rounded up
     return rounds * max(micro_batch, full) * (plain + sum(prices[b] for b in choice))
@@ -568,18 +564,18 @@ def update_time(plan, num, full, plain, prices):
 def cheapest_fit(
     num: int, full: int, plain: int, prices: dict[str, int], peak_of, limit_bytes: int
 ) -> tuple[int, tuple[str, ...]]:
-    """Find the plan that takes least time and whose peak is within the limit.
+    """Find the fastest plan whose peak is within the limit.
 
     Args:
-        num, full, plain, prices: As in `update_time`. No two plans worth a try take
-            equally long.
+        num, full, plain, prices: As in `update_time`. No two plans worth trying take
+            the same time.
         peak_of: `peak_of(micro_batch, choice)`, with a tuple of names, measures a peak
-            in bytes. It is called once for a plan, never for one that is slower than
-            the answer, and never where a smaller micro-batch takes no longer.
+            in bytes. Call it at most once for a plan, never for a plan slower than the
+            answer, and never if a smaller micro-batch takes no longer.
         limit_bytes: A peak may be as high as this.
 
     Raises:
-        ValueError: When no plan fits: names the limit and the lowest peak, in bytes.
+        ValueError: If no plan fits; it names the limit and the lowest peak, in bytes.
     """
     ### BEGIN SOLUTION
     time = partial(update_time, num=num, full=full, plain=plain, prices=prices)
@@ -603,7 +599,7 @@ checks.lab08.cheapest_fit(cheapest_fit)
 # %% [markdown] id="hints-8-5"
 # <details><summary>Hint 1: micro-batches worth trying</summary>
 #
-# A size is worth trying if `update_time((size, ()), ...)` is less than every smaller size's.
+# A size is worth trying if `update_time((size, ()), ...)` is less than for every smaller size.
 # </details>
 # <details><summary>Hint 2: all plans, in which order</summary>
 #
@@ -612,11 +608,12 @@ checks.lab08.cheapest_fit(cheapest_fit)
 # </details>
 # <details><summary>Hint 3: none fits</summary>
 #
-# By then you have measured all plans. Keep the peaks as you go.
+# If none fits, you have measured all plans by then. So keep the peaks as you go.
 # </details>
 #
-# **Predict.** Without segments, a micro-batch of 16 fits into 6 MiB, but takes 100 % more time. By
-# what percentage does the fastest plan for 6 MiB increase the time?
+# **Predict.** Without segments, micro-batches of 32 don't fit under 6 MiB. Micro-batches of 16 fit,
+# but take 100 % more time than 32. How many percent more time than 32 without segments does the
+# fastest plan for 6 MiB take?
 
 # %% id="guess-slower"
 guess = None  # percent
@@ -624,7 +621,7 @@ guess = None  # percent
 
 # %% id="plain-flops"
 def flops_of_step():
-    """Count an image's FLOPs."""
+    """Count the FLOPs of a step, per image."""
     with memory.flop_counter() as counter:
         loss_of(unet, *some).backward()
     unet.zero_grad()
@@ -640,7 +637,7 @@ unet.disable_gradient_checkpointing()
 # %% id="search"
 @cache  # the run below asks again
 def choose(limit_bytes):
-    """Search; gives the plan, and how many measurements it took."""
+    """Search, and return the plan and the number of measurements."""
     tried = []
 
     def peak_of(micro_batch, choice):
@@ -666,11 +663,11 @@ pd.DataFrame(rows, index=columns).T.rename_axis("MiB")
 #
 # Difficulty 4/5 · importance 5/5 · 18 minutes
 #
-# Somebody starts a second program on your GPU, and a step that used to fit fails in the middle. The
-# usual advice is to halve the micro-batch and try again. But the failed attempt left gradients of
-# some micro-batches, a random state that dropout has advanced, and a graph. The graph stays in
-# memory while you handle the exception: the exception refers to the frames that it passed through,
-# and each frame refers to its local variables.
+# Somebody starts a second program on your GPU, and a step that used to fit fails. The usual advice
+# is to halve the micro-batch and try again. But the failed attempt left gradients of some
+# micro-batches, a random state that dropout has advanced, and a graph. While you handle the
+# exception, the graph stays in memory: the exception refers to the stack frames that it passed
+# through, and these frames hold their local variables.
 
 # %% id="held"
 victim, _ = make()
@@ -684,30 +681,29 @@ with memory.capped(CAP, model=victim) as cap:
 {moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
-# Inside the `except` clause the memory is still full, so retry after it. The goal: even with CPU
-# dropout, the update equals one that started with the right micro-batch. If nothing fits, leave
-# everything as it was. (You needn't restore buffers, such as BatchNorm's averages, or a GPU's
-# random state.)
+# Inside the `except` clause the memory is still full, so retry after the clause. The goal: even
+# with dropout on the CPU, the update equals an update that started with the micro-batch size that
+# fits. If none fits, leave parameters, optimizer and random state as they were.
 
 
 # %% id="answer-8-6"
 # exercise 8.6
 def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, int]:
-    """Make an update at the first micro-batch that fits: as given, halved, and so on.
+    """Make an update with the first size that fits: the given one, its half, and so on.
 
-    Calls `backward_in_pieces`; gives the loss, and the micro-batch that fitted.
-    Gradients from before do not count, and none are left. The random state of the CPU
-    ends as if no attempt had failed.
+    Calls `backward_in_pieces`; returns the loss, and the micro-batch size that fitted.
+    Old gradients must not count, and no gradients remain. The CPU's random state ends
+    as if no attempt had failed.
 
     Args:
-        unet, optimizer, drawn: As above; the optimizer's state is there already.
-        micro_batch: Where to begin; halves are rounded down, and 1 is the last.
+        unet, optimizer, drawn: As above; the optimizer's state exists already.
+        micro_batch: The first size to try; halves are rounded down, and 1 is the last.
 
     Raises:
-        torch.OutOfMemoryError: When a micro-batch of 1 does not fit: says so, and what
-            to try. Parameters, optimizer and the CPU's random state are as before,
-            gradients None. Any other error, and one out of `optimizer.step()`, comes at
-            once.
+        torch.OutOfMemoryError: If a micro-batch of 1 does not fit. The message says so,
+            and what to try. Parameters, optimizer and the CPU's random state are as
+            before, and gradients are None. Any other error, and any error from
+            `optimizer.step()`, is passed on at once.
     """
     ### BEGIN SOLUTION
     random_state = torch.get_rng_state()
@@ -734,13 +730,13 @@ checks.lab08.update_that_fits(update_that_fits)
 # %% [markdown] id="hints-8-6"
 # <details><summary>Hint 1: the frame</summary>
 #
-# Put a loop around one attempt. In the `except torch.OutOfMemoryError` clause only record that the
-# attempt failed; do everything else after the clause.
+# Put a loop around one attempt. In the `except torch.OutOfMemoryError` clause, only record that the
+# attempt failed. Do everything else after the clause.
 # </details>
 # <details><summary>Hint 2: as if it had never run</summary>
 #
 # Call `torch.get_rng_state()` before the first attempt, `torch.set_rng_state` after each failed
-# attempt, and `optimizer.zero_grad()` before each attempt.
+# one, and `optimizer.zero_grad()` before each attempt.
 # </details>
 # <details><summary>Hint 3: giving up</summary>
 #
@@ -749,15 +745,16 @@ checks.lab08.update_that_fits(update_that_fits)
 #
 # ## The run
 #
-# Now run 120 updates under the cap, with the plan that you found. From update 100 on the cap is 5
-# MiB. At update 110 it drops below the floor for one attempt, so this update fails and is repeated.
+# Now run 120 updates under the cap, with the plan that you found. From update 100 on, the cap is 5
+# MiB. At update 110, the first attempt has a cap below the floor. So it fails, and the update is
+# repeated.
 
 # %% id="caps"
 UPDATES, LOW = 120, 5 * MIB
 
 
 def caps():
-    """Yield number and cap of every update, in order."""
+    """Yield the number and the cap of each attempt, in order."""
     for update in range(UPDATES):
         if update == 110:
             yield update, int(1.9 * MIB)  # fails, and the same update comes again
@@ -766,14 +763,14 @@ def caps():
 
 # %% id="one-update"
 def begin_update(update, optimizer):
-    """Set the learning rate, and give what the update draws."""
+    """Set the learning rate, and return what the update draws."""
     lr = 8e-3 * min((update + 1) / 10, 1.1 - update / UPDATES)
     optimizer.param_groups[0]["lr"] = lr
     return draw_update(images, NUM, update, scheduler)
 
 
 def one_update(unet, optimizer, update, cap_bytes, micro_batch):
-    """Update under a cap; gives loss, micro-batch and whether it kept the cap."""
+    """Update under a cap; return loss, micro-batch and whether it stayed below."""
     drawn = begin_update(update, optimizer)
     with memory.capped(cap_bytes, model=unet, optimizer=optimizer) as cap:
         loss, fitted = update_that_fits(unet, optimizer, drawn, micro_batch)
@@ -802,8 +799,8 @@ last = list(losses.values())[-20:]
 print("mean loss of the last 20 below 0.25:", sum(last) / 20 < 0.25)
 
 # %% [markdown] id="read-run"
-# Is it the same training? The next cell compares the first 25 losses with those of a run that has
-# enough memory. Rounding errors grow during a run, so we allow a difference of a thousandth.
+# Is it the same training? The next cell compares the first 25 losses with those of a run with
+# enough memory. Rounding errors grow, so we allow a relative difference of a thousandth.
 
 # %% id="uncapped"
 (plain_unet, plain_optimizer), exact = make(), {}
@@ -822,8 +819,7 @@ plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
                       title="Loss", dashed=["with all the memory"])  # fmt: skip
 
 # %% [markdown] id="samples-text"
-# What did the U-Net learn? To draw a digit, we start with noise and, step by step, remove the noise
-# that the U-Net predicts.
+# To draw a digit, we start with noise and, step by step, remove the noise that the U-Net predicts.
 
 
 # %% id="sample"
@@ -845,8 +841,8 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# This part is never graded. The same functions run a larger U-Net under a cap that PyTorch's
-# allocator enforces: an eighth of the card, at most 2 GiB. First, how many images fill your GPU?
+# This part isn't graded. The same functions run a larger U-Net under a cap that PyTorch's allocator
+# enforces. First, how many images fill your GPU?
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT
@@ -896,11 +892,3 @@ if torch.cuda.is_available():
     for name, segments in {"no segments": [], "all but the last": levels}.items():
         with recomputing(segments):
             print(f"{name}: {report_under(gpu_cap)}")
-
-# %% [markdown] id="end"
-# ## What you can now do
-#
-# - Draw an update's random numbers so that you can split, retry and resume it.
-# - Compute what a cap leaves for activations.
-# - Choose micro-batch and segments together, by time and measured peak.
-# - Survive running out of memory without a trace of the failed attempt.

@@ -39,19 +39,19 @@ def draw_update(case: Case, result: Result) -> None:
     _EARLIER[case["seed"]], update = first, case["update"]
     found, wanted = set(times.tolist()), set(range(case["num_times"]))
     faults = {
-        f"drawing moved the global random state of {' and '.join(map(str, moved))}: hand every "
-        "random function a generator of your own.": bool(moved),
+        f"drawing moved the global random state of {' and '.join(map(str, moved))}: pass your "
+        "own generator to every random function.": bool(moved),
         f"{updates.NOT_DRAWN} images were asked for, the draw failed, and the random state "
-        f"of {' and '.join(map(str, failed))} stayed moved: with generators of your own there is "
+        f"of {' and '.join(map(str, failed))} stayed moved: with your own generators there is "
         "nothing to put back.": bool(failed),
-        f"update {update} was drawn twice and came out differently: begin a new generator in each "
+        f"update {update} was drawn twice and came out differently: make a new generator in each "
         "call, seeded by the update's number.": not all(map(expect.same_bits, first, again)),
         f"update {update} was drawn again, from another global random state and, by a grader, in "
-        "another process, and came out differently: its number alone decides, as your seed.": (
+        "another process, and came out differently: use the update's number alone as your seed.": (
             not all(map(expect.same_bits, first, earlier))
         ),
-        "all images have one time: draw one for each image.": len(found) == 1,
-        f"the times run from {min(found)} to {max(found)}, and this scheduler has those from 0 to "
+        "all images have the same time: draw one for each image.": len(found) == 1,
+        f"the times run from {min(found)} to {max(found)}, but this scheduler's run from 0 to "
         f"{max(wanted)}: scheduler.config.num_train_timesteps says how many.": found != wanted,
     }
     for more, other in zip(updates.LATER, others, strict=True):
@@ -66,12 +66,12 @@ def draw_update(case: Case, result: Result) -> None:
 def _judge_shapes(noisy: Tensor, times: Tensor, noise: Tensor) -> None:
     expect.fact(
         times.dtype == torch.int64 and times.shape == (updates.NUM,),
-        f"the times have the shape {tuple(times.shape)} and type {times.dtype}: one whole number "
-        f"for each of the {updates.NUM} images is wanted, int64, in the second place.",
+        f"the times have the shape {tuple(times.shape)} and type {times.dtype}: return one "
+        f"int64 for each of the {updates.NUM} images, in the second place.",
     )
     for name, tensor in {"noisy images": noisy, "noise": noise}.items():
         shape, wanted = tuple(tensor.shape), updates.SHAPE
-        expect.fact(shape == wanted, f"the {name} have the shape {shape}, and {wanted} is wanted.")
+        expect.fact(shape == wanted, f"the {name} have the shape {shape} instead of {wanted}.")
 
 
 def _judge_noise(noise: Tensor) -> None:
@@ -80,11 +80,11 @@ def _judge_noise(noise: Tensor) -> None:
     normal = 0.9 < spread < 1.1 and largest > 2.5 and abs(float(noise.mean())) < 0.1
     is_one = torch.equal(noise[0], noise[1])
     faults = {
-        "all images got one and the same noise: draw it in their shape.": is_one,
+        "all images got the same noise: draw it in their shape.": is_one,
         f"of {num:,} numbers of noise only {distinct:,} are different: draw one for each pixel, in "
         "each channel of each image.": distinct < 0.9 * num,
-        f"the noise has a deviation of {spread:.2f} and reaches {largest:.1f}: normal numbers of "
-        "deviation 1 are wanted, torch.randn.": not normal,
+        f"the noise has a deviation of {spread:.2f} and reaches {largest:.1f}: draw it with "
+        "torch.randn, whose deviation is 1.": not normal,
     }
     expect.no_fault(faults)
 
@@ -99,7 +99,7 @@ def _chosen(case: Case, noisy: Tensor, times: Tensor, noise: Tensor) -> list[int
     expect.fact(
         float(error.max()) <= 1e-4,  # nan is not
         "the noisy images are not those that this scheduler makes of images, noise and times: "
-        "scheduler.add_noise(images, noise, times), with the very noise that is returned.",
+        "scheduler.add_noise(images, noise, times), with the same noise that you return.",
     )
     return [int(row) for row in chosen]
 
@@ -111,9 +111,9 @@ def _judge_pairs(case: Case, rows: list[int], times: Tensor) -> None:
     faults = {
         f"of {num_images} images only {num_chosen} were ever chosen: draw the rows from all of "
         "them.": num_chosen < num_images,
-        "the images come in their order: draw which ones.": len(steps) == 1,
+        "the images come in their order: draw their rows at random.": len(steps) == 1,
         f"an image comes with {pairs / num_images:.0f} of {possible} times, always the same: does "
-        "each draw begin a generator of the same seed? Draw one after the other from one.": (
+        "each draw start a generator with the same seed? Make all draws from one generator.": (
             pairs < num_images * possible / 2
         ),
     }

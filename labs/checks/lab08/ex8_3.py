@@ -74,7 +74,7 @@ def room_for_activations(case: Case, result: Result) -> None:
     expect.fact(
         not said,
         f"for images of {side} to a side and {case['levels']} levels, under a cap of {cap} bytes, "
-        f"not below the floor, nothing is to be refused, and a ValueError came: {said[:200]!r}.",
+        f"not below the floor, nothing should be refused, but a ValueError came: {said[:200]!r}.",
     )
     left = read.integer(result["room"], "the room")
     if left != case["more"]:
@@ -85,8 +85,8 @@ def _explain(case: Case, floor: int) -> None:
     parts, wanted, left = _floor(json.dumps(case)), case["floor"], case["cap_bytes"] - floor
     is_bare = floor == parts["parameters"]
     faults = {
-        "that is the floor itself: what the cap leaves above it is wanted.": left == wanted,
-        "the floor is the parameters alone: a step needs more than that.": is_bare,
+        "that is the floor itself: return what the cap leaves above it.": left == wanted,
+        "the floor is only the parameters: a step needs more than that.": is_bare,
     }
     expect.no_fault(faults)
     side = "more" if floor > wanted else "less"
@@ -97,7 +97,7 @@ def _explain(case: Case, floor: int) -> None:
         otherwise="it is none of the usual faults: print each part by itself.",
         tolerance=0,
         where=f"your floor for {case['optimizer']} is {floor:,} bytes, {abs(floor - wanted):,} "
-        f"{side} than what is there after an update: ",
+        f"{side} than what is in memory after an update: ",
     )
 
 
@@ -117,15 +117,15 @@ def _differences(case: Case, parts: dict[str, int]) -> dict[str, tuple[str, int]
     still = [p for p in unet.parameters() if not p.requires_grad]
     frozen_state = sum(map(room.STATE_BYTES[case["optimizer"]], still))
     all_buffers = "a buffer is missing that state_dict() leaves out: unet.buffers() has all."
-    types = "not every buffer is float32: nbytes knows how long its numbers are."
-    sample = "the sample is not in it: a noisy image, its noise, its time."
-    images = "of the sample one image is missing: the noisy one and its noise are both there."
+    types = "not every buffer is float32: use its nbytes."
+    sample = "the sample is missing: a noisy image, its noise and its timestep."
+    images = "one image is missing in the sample: it has the noisy one and its noise."
     neither = "frozen parameters have neither gradient nor state."
     no_state = "the optimizer keeps nothing for frozen parameters."
     return {
-        "states": ("the optimizer's state is not in it.", -parts["optimizer state"]),
-        "gradients": ("the gradients are not in it.", -parts["gradients"]),
-        "buffers": ("the buffers are not in it.", -parts["buffers"]),
+        "states": ("the optimizer's state is missing.", -parts["optimizer state"]),
+        "gradients": ("the gradients are missing.", -parts["gradients"]),
+        "buffers": ("the buffers are missing.", -parts["buffers"]),
         "the sample": (sample, -parts["sample"]),
         "the sample's two images": (images, -image),
         "the sample's time": ("the sample's time is missing, an int64.", -8),

@@ -22,11 +22,11 @@ _PLAIN_COUNTER = partial(FlopCounterMode, display=False)
 _IS_BLIND = torch.__version__ < "2.15"  # to the fused attention of a CPU
 _MESSAGES = {
     "gradients": (
-        ".grad is another: your steps add to it, or clear it, and the caller still needs it. Put "
+        ".grad has changed: your steps add to it, or clear it, but the caller still needs it. Put "
         "back what was there, or step on a copy."
     ),
     "buffers": (
-        "a buffer is another: your steps move BatchNorm's averages. Put back what was there, or "
+        "a buffer has changed: your steps move BatchNorm's averages. Put back what was there, or "
         "step on a copy."
     ),
     "random state": (
@@ -101,8 +101,8 @@ def prices_of(case: Case, result: Result, right: _Right) -> None:
     faults = {
         "an error that was raised in a step did not come out of your function: put things back, "
         "and let the error pass.": not came_out,
-        f"after {after} a plain step has not the FLOPs that it had: is a block still a segment? A "
-        "with statement undoes it, also after an error.": later != right.plain * case["num"],
+        f"after {after} a plain step no longer has the same FLOPs: is a block still a segment? A "
+        "with statement undoes it, even after an error.": later != right.plain * case["num"],
     }
     expect.no_fault(faults)
     expect.unchanged(result, {name: f"after {after} {said}" for name, said in _MESSAGES.items()})
@@ -114,8 +114,8 @@ def _judge_prices(case: Case, prices: Result, right: _Right) -> None:
             read.integer(prices[name], f"the price of {name}"),
             wanted,
             _faults(case, name, right),
-            otherwise="wrong, and by none of the usual mistakes: the FLOPs of a step with this "
-            "block alone as a segment are wanted, an image, less those of a plain step.",
+            otherwise="wrong, but none of the usual mistakes explains it: take the FLOPs per image "
+            "of a step with this block alone as a segment, minus the FLOPs of a plain step.",
             where=f"the price of {name}: ",
         )
 
@@ -124,30 +124,30 @@ def _faults(case: Case, name: str, right: _Right) -> Faults:
     plain, price, num = right.plain, right.prices[name], case["num"]
     if case["frozen"] and not price:
         yield (
-            "nothing in this block and before it is trained, so backward never comes there, and "
-            "nothing of it runs again. Yours is the price with all trained: count in this U-Net.",
+            "nothing in this block or before it is trained, so backward never gets there, and it "
+            "doesn't run again. Yours is the price with all trained: count in this U-Net.",
             right.flops(name, frozen=False) - right.flops(frozen=False),
         )
     if case["twice"] and name == "mid_block.resnets.0":
         yield (
-            "it runs twice in a forward, and yours is the price of one run: both are segments.",
+            "it runs twice in a forward, but yours is the price of one run: both are segments.",
             right.flops(name, twice=False) - right.flops(twice=False),
         )
     if case["attention"] and _IS_BLIND:
         yield (
-            "the block has fused attention, and yours is the price without: PyTorch's own counter "
-            "does not know a CPU's up to PyTorch 2.14, memory.flop_counter() does.",
+            "the block has fused attention, but yours is the price without: up to 2.14, PyTorch's "
+            "own counter doesn't count it on a CPU. Use memory.flop_counter().",
             right.flops(name, counter=_PLAIN_COUNTER) - right.flops(counter=_PLAIN_COUNTER),
         )
     yield from {
-        "that is a whole step with the segment: take off the plain step.": plain + price,
+        "that is a whole step with the segment: subtract the plain step.": plain + price,
         "that is the price for all images together: divide by their number.": num * price,
-        "one more forward of the block is dearer than its segment: the recomputation stops once "
+        "one more forward of the block costs more than its segment: the recomputation stops once "
         "the last tensor that backward asks for is there, so measure a step.": (
             right.flops(name, early_stop=False) - plain
         ),
-        "nothing ran again in yours: that happens in backward, while the FLOPs are counted and "
-        "the block is a segment. If you stepped on a copy: is the block one of the copy's?": 0,
+        "nothing ran again in your count: run backward while the FLOPs are counted and the block "
+        "is a segment. If you stepped on a copy: is the block one of the copy's?": 0,
     }.items()
     before = case["blocks"][: case["blocks"].index(name) + 1]
     together = right.flops(*before) - plain

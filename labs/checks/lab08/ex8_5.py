@@ -103,7 +103,7 @@ def _plan(returned: Any, case: Case) -> Plan:
     size = read.integer(size, "the micro-batch")
     expect.fact(
         room.is_plan((size, names), case),
-        f"{size} images of {case['num']}, with {names}: that is no plan.",
+        f"{size} images of {case['num']}, with {names}: that isn't a plan.",
     )
     return size, names
 
@@ -122,14 +122,14 @@ def cheapest_fit(case: Case, result: Result, plans: Plans) -> None:
     expect.fact(
         peak <= limit,
         f"{chosen} has a peak of {peak:,}, and the limit is {limit:,}: savings do not add up, "
-        "since a whole segment comes back in backward. Ask peak_of.",
+        "since backward holds one whole segment. Call peak_of.",
     )
     expect.fact(
         chosen == best,
-        f"{chosen} fits and takes {time:,}, and another plan fits and takes {least_time:,}. "
+        f"{chosen} fits and takes {time:,}, but another plan fits and takes {least_time:,}. "
         f"{_why_slower(chosen, plans)}",
     )
-    expect.fact(best in asked, "the plan that was returned was never measured.")
+    expect.fact(best in asked, "you returned a plan that was never measured.")
     _judge_asked(result, asked, plans)
 
 
@@ -146,7 +146,7 @@ def _judge_asked(result: Result, asked: list[Plan], plans: Plans) -> None:
         f"{slower} of them slower than the answer": slower,
         f"{again} of them again": again,
     }
-    advice = "a measurement is a training step. Go from the fastest on, each once, and stop."
+    advice = "a measurement is a training step. Try the fastest first, each once, and stop."
     for words, number in faults.items():
         expect.fact(number == 0, f"{len(asked)} plans were measured, {words}: {advice}")
 
@@ -158,10 +158,10 @@ def _why_slower(chosen: Plan, plans: Plans) -> str:
     is_filled = chosen[0] <= plans.case["full"] < best[0]
     reasons = {
         "A peak equal to the limit fits.": chosen == below,
-        "Yours has the lowest peak of all, and nobody asked for that.": is_least,
+        "Yours has the lowest peak of all, but you need the fastest plan that fits.": is_least,
         "A micro-batch larger than `full` takes fewer rounds, so it may be faster.": is_filled,
-        "The fastest plan needs no segment: no block at all is a choice too.": not best[1],
-        "Micro-batches alone fit: a few segments beside them cost less.": not chosen[1],
+        "The fastest plan needs no segment: try an empty choice of blocks too.": not best[1],
+        "Micro-batches alone fit, but with a few segments the plan is faster.": not chosen[1],
         "A smaller micro-batch takes no longer.": chosen[0] not in plans.sizes,
         "Blocks were added in the order of their prices alone.": chosen == plans.by_price(),
         "A smaller micro-batch with fewer segments is faster.": chosen[0] > best[0],

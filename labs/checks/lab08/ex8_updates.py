@@ -16,12 +16,12 @@ from .given import models, updates
 _PASSED_8_2 = "the gradient of all images, in the memory of a micro-batch"
 _SLACK = 1.05  # a copy of a micro-batch's images is no fault
 _PASSED_8_6 = "the largest micro-batch that fits, and failed attempts leave no trace"
-_MOVED = "nothing fits, and parameters or optimizer state were changed."
+_MOVED = "nothing fits, but parameters or optimizer state were changed."
 _NOTHING_FITS = {
     "weights": _MOVED,
     "optimizer": _MOVED,
-    "gradients": "nothing fits, and gradients of half a batch stay in .grad: clear them.",
-    "random state": "nothing fits, and the random state was left where the last attempt brought "
+    "gradients": "nothing fits, but gradients of half a batch stay in .grad: clear them.",
+    "random state": "nothing fits, but the random state was left as the last attempt had changed "
     "it.",
 }
 
@@ -53,10 +53,10 @@ def backward_in_pieces(case: Case, result: Result, right: tuple[Window, float, i
     seen = read.vector(result["gradient"], len(window.mean), "the gradient")
     is_finite = bool(seen.isfinite().all())
     faults = {
-        f"{most} images were in the U-Net at once, and {size} are allowed.": most > size,
-        f"{sum(rows)} images went through the U-Net, and each of the {num} goes through it once: "
+        f"{most} images were in the U-Net at once, but only {size} are allowed.": most > size,
+        f"{sum(rows)} images went through the U-Net, but each of the {num} goes through it once: "
         "is the last micro-batch, a smaller one, there?": sum(rows) != num,
-        "a gradient is not finite, and the mean over all images has one that is.": not is_finite,
+        "a gradient is not finite, but that of the mean over all images is.": not is_finite,
     }
     expect.no_fault(faults)
     expect.close(
@@ -64,17 +64,17 @@ def backward_in_pieces(case: Case, result: Result, right: tuple[Window, float, i
         1 + window.mean,
         _faults(case, window),
         otherwise="the gradient is not that of the mean over all images, and is none of the usual "
-        "faults: are noisy images, times and noise cut alike, and nothing drawn anew?",
+        "faults: do you split noisy images, times and noise alike, and draw nothing again?",
     )
     loss, peak = read.number(result["loss"], "the loss"), read.integer(result["peak"], "the peak")
     faults = {
-        f"the gradients are right, and the loss is given as {loss:.6f} where that of all {num} "
-        f"images is {wanted_loss:.6f}: add up what each micro-batch contributes.": (
+        f"the gradients are right, but you returned {loss:.6f} as the loss, and all {num} images "
+        f"have {wanted_loss:.6f}: add up what each micro-batch contributes.": (
             not expect.is_close(loss, wanted_loss, 1e-9)
         ),
         f"the peak is {peak:,} bytes for micro-batches of {size}, and {enough:,} are enough: whose "
-        "graph lives on? Go backward before the next micro-batch begins, and keep the loss as a "
-        "number.": peak > _SLACK * enough,
+        "graph is still held? Go backward before the next micro-batch begins, and keep the loss as "
+        "a number.": peak > _SLACK * enough,
     }
     expect.no_fault(faults)
 
@@ -84,11 +84,10 @@ def _faults(case: Case, window: Window) -> Faults:
     pieces, whole, share = len(window.counts), max(1, num // size), "by its share of the images."
     mean, last, means = window.mean, window.last_alone, window.sum_of_means
     yield from {
-        "what .grad held before is gone: like backward, add to it. The caller clears it.": mean,
+        "the old .grad is gone: add to it, as backward does. The caller clears it.": mean,
         "no gradient arrived in .grad: call backward for each micro-batch.": 0 * mean + 1,
-        "in .grad is what the last micro-batch brought, and nothing else: clear it nowhere.": last,
-        "of all micro-batches the last one alone brought a gradient: go backward in the loop.": 1
-        + last,
+        ".grad holds only what the last micro-batch added: don't clear it.": last,
+        "only the last micro-batch added a gradient: go backward in the loop.": 1 + last,
         f"the gradient is a sum of {pieces} means: each micro-batch must count {share}": 1 + means,
         f"each micro-batch counts as one in {pieces}, and the last has fewer images than the "
         f"others: weight each {share}": 1 + window.mean_of_means,
@@ -125,7 +124,7 @@ def update_that_fits(case: Case, result: Result, right: Any) -> None:
         expect.fact(
             said.startswith("_OtherError"),
             "the U-Net raised an error that has nothing to do with memory (a RuntimeError, sizes "
-            "that do not match), and it was tried again: catch torch.OutOfMemoryError alone.",
+            "that do not match), but you tried again: catch only torch.OutOfMemoryError.",
         )
     elif case["kind"] == "torn":
         _judge_failed_step(said, read.integer(result["steps"], "steps of the optimizer"))
@@ -136,7 +135,7 @@ def update_that_fits(case: Case, result: Result, right: Any) -> None:
             not said,
             f"nothing fitted in the end, though micro-batches of {case['fits']} do under this cap; "
             f"forwards had {rows} images. What a failed attempt held must be gone before the next: "
-            "its gradients, and its graph, which the error itself holds as long as it is handled.",
+            "its gradients, and its graph, which the error itself holds inside the except block.",
         )
         _judge_size(case, read.integer(result["micro_batch"], "the micro-batch"), rows)
         _judge_update(case, result, *right)
@@ -145,20 +144,20 @@ def update_that_fits(case: Case, result: Result, right: Any) -> None:
 def _judge_failed_step(said: str, steps: int) -> None:
     is_out = said.startswith("OutOfMemoryError")
     faults = {
-        f"the optimizer's step ran out of memory and was called {steps} times: it had moved some "
-        "parameters by then, and another attempt moves them twice. Let that error out.": steps > 1,
-        "the optimizer's step ran out of memory when it had moved some parameters, and you "
-        "returned as after a full update: the attempt belongs under try, not the step.": not is_out,
+        f"the optimizer's step ran out of memory and was called {steps} times: it had changed some "
+        "parameters by then. Let the error pass, or a retry changes them twice.": steps > 1,
+        "the optimizer's step ran out of memory when it had changed some parameters, but you "
+        "returned as after a full update: put the attempt inside try, not the step.": not is_out,
     }
     expect.no_fault(faults)
 
 
 def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:
     faults = {
-        "not even one image fits under this cap, and no torch.OutOfMemoryError came of it.": (
+        "not even one image fits under this cap, but no torch.OutOfMemoryError was raised.": (
             not said.startswith("OutOfMemoryError")
         ),
-        f"it gave up after forwards of {rows} images: the last to try is 1.": 1 not in rows,
+        f"it gave up after forwards of {rows} images: the last size to try is 1.": 1 not in rows,
         f"the error says {said[:150]!r}: say that a micro-batch of 1 does not fit, and what to "
         "try.": not re.search("micro|batch|image", said) or not re.search(r"\b(1|one)\b", said),
     }
@@ -170,12 +169,12 @@ def _judge_size(case: Case, size: int, rows: list[int]) -> None:
     tried, fits = updates.sizes_tried(case), case["fits"]
     is_halved = list(dict.fromkeys(count for count in rows if count in tried)) == tried
     faults = {
-        f"the update was made with micro-batches of {size}, and those of {fits} were tried and "
+        f"the update was made with micro-batches of {size}, but those of {fits} were tried and "
         f"failed, which do fit; forwards had {rows} images. What is still held then? An error that "
         "is kept in a variable keeps the graph of its attempt.": size < fits and fits in rows,
-        f"the micro-batch is given as {size}, and {fits} is the first of {tried} that fits; "
+        f"you return a micro-batch of {size}, but {fits} is the first of {tried} that fits; "
         f"forwards had {rows} images.": size != fits,
-        f"forwards had {rows} images: begin with {tried[0]}, and halve.": not is_halved,
+        f"forwards had {rows} images: start with {tried[0]}, and halve.": not is_halved,
     }
     expect.no_fault(faults)
 
@@ -194,12 +193,12 @@ def _judge_update(
         read.flag(result, "gradients_left"),
     )
     faults = {
-        "no update was made: call optimizer.step() once the gradient is there.": not is_made,
-        "the random state is not that of an update without failed attempts: they drew, for "
-        "dropout, and so the update drew other numbers. Put back what was before each.": is_moved,
+        "no update was made: call optimizer.step() when the gradient is complete.": not is_made,
+        "the random state is not that of an update without failed attempts: they drew dropout "
+        "masks, so the update drew other numbers. Put it back after each attempt.": is_moved,
         f"the update is not that of micro-batches of {case['fits']} from the start, off by "
         f"{error:.0e}: clear the gradients that {who} left in .grad.": error > 1e-5,
-        f"the loss is {loss}, and {wanted_loss:.5f} is wanted.": not is_close,
-        "after the update gradients are still there: zero_grad() frees them.": is_left,
+        f"the loss is {loss} instead of {wanted_loss:.5f}.": not is_close,
+        "after the update, gradients are still there: call zero_grad().": is_left,
     }
     expect.no_fault(faults)

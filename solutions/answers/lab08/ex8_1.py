@@ -19,7 +19,7 @@ puts_the_state_back_where_nothing_fails = wrong(
     ")\n    torch.set_rng_state(state)\n    return",
 )
 a_hundred_times = wrong(
-    "one was asked for that is not there", "scheduler.config.num_train_timesteps", "100"
+    "but you asked for one that isn't there", "scheduler.config.num_train_timesteps", "100"
 )
 draws_without_repetition = wrong(
     "randperm and a slice do not",
@@ -33,7 +33,7 @@ one_generator_for_all = wrong(
 )
 one_seed_for_all = wrong("two updates drew the same, 1 apart", "seed(update)", "seed(0)")
 one_time_for_all = wrong(
-    "all images have one time",
+    "all images have the same time",
     "    noise =",
     "    times = torch.full((num,), update % 5)\n    noise =",
 )
@@ -47,12 +47,12 @@ uniform_noise = wrong(
     "torch.rand((num, *images.shape[1:]), generator=generator) * 2 - 1",
 )
 one_noise_for_all = wrong(
-    "one and the same noise",
+    "all images got the same noise",
     "torch.randn((num, *images.shape[1:]), generator=generator)",
     "torch.randn((1, *images.shape[1:]), generator=generator).repeat(num, 1, 1, 1)",
 )
 returns_other_noise = wrong(
-    "with the very noise that is returned", "times), times, noise", "times), times, noise.flip(0)"
+    "with the same noise that you return", "times), times, noise", "times), times, noise.flip(0)"
 )
 the_first_images = wrong("were ever chosen", "len(images),", "len(images) // 2,")
 seeds_python = wrong(
@@ -86,7 +86,7 @@ images_in_order = wrong(
     "(update * num + torch.arange(num)) % len(images)",
 )
 one_seed_for_each_draw = wrong(
-    "does each draw begin a generator of the same seed?",
+    "does each draw start a generator with the same seed?",
     "(num,), generator=generator\n",
     "(num,), generator=generator.manual_seed(update)\n",
 )

@@ -18,18 +18,18 @@ mean_of_means = wrong(
     "the last has fewer images than the others", "len(part[0]) / num", "1 / -(-num // micro_batch)"
 )
 clears_first = wrong(
-    "like backward, add to it", "    for part", "    unet.zero_grad()\n    for part"
+    "add to it, as backward does", "    for part", "    unet.zero_grad()\n    for part"
 )
 without_backward = wrong("no gradient arrived in .grad", "        loss.backward()\n", "")
 draws_new_noise = wrong(
-    "nothing drawn anew",
+    "draw nothing again",
     "    for part",
     "    drawn = (*drawn[:2], torch.randn_like(drawn[2]))\n    for part",
 )
-gives_the_last_loss = wrong("the loss is given as", "total +=", "total =")
+gives_the_last_loss = wrong("but you returned", "total +=", "total =")
 gives_a_tensor = wrong("the loss is a tensor", "return total", "return torch.tensor(total)")
 one_backward_at_the_end = wrong(
-    "whose graph lives on?",
+    "whose graph is still held?",
     "        loss.backward()\n        total += loss.item()\n    return total",
     "        total = total + loss\n    total.backward()\n    return total.item()",
 )
@@ -38,10 +38,10 @@ rounds_steps_down = wrong(
     "micro-batches, and each counts as", "len(part[0]) / num", "1 / max(1, num // micro_batch)"
 )
 clears_each_time = wrong(
-    "brought, and nothing else", "        loss =", "        unet.zero_grad()\n        loss ="
+    "what the last micro-batch added", "        loss =", "        unet.zero_grad()\n        loss ="
 )
 backward_outside_the_loop = wrong(
-    "the last one alone brought a gradient",
+    "only the last micro-batch added",
     "        loss.backward()\n",
     "",
     "    return total",

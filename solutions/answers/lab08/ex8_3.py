@@ -3,23 +3,23 @@
 from solutions.answers import right, wrong
 
 forgets_gradients = wrong(
-    "the gradients are not in it", "p.nbytes + state_bytes(p)", "state_bytes(p)"
+    "the gradients are missing", "p.nbytes + state_bytes(p)", "state_bytes(p)"
 )
 forgets_buffers = wrong(
-    "the buffers are not in it", "[*unet.parameters(), *unet.buffers()]", "unet.parameters()"
+    "the buffers are missing", "[*unet.parameters(), *unet.buffers()]", "unet.parameters()"
 )
 forgets_the_sample = wrong(
-    "the sample is not in it", "    floor += 2 * unet.config.in_channels * side**2 * 4 + 8\n", ""
+    "the sample is missing", "    floor += 2 * unet.config.in_channels * side**2 * 4 + 8\n", ""
 )
-forgets_the_state = wrong("the optimizer's state is not in it", " + state_bytes(p)", "")
-forgets_the_noise = wrong("one image is missing", "2 * unet.config", "unet.config")
+forgets_the_state = wrong("the optimizer's state is missing", " + state_bytes(p)", "")
+forgets_the_noise = wrong("one image is missing in the sample", "2 * unet.config", "unet.config")
 trains_everything = wrong(
     "frozen parameters have neither gradient nor state", " if p.requires_grad", ""
 )
 a_time_of_four_bytes = wrong("the sample's time is an int64", "* 4 + 8", "* 4 + 4")
 never_refuses_a_cap = wrong("one below the floor", "cap_bytes < floor", "cap_bytes < 0")
 never_refuses_a_side = wrong(
-    "to a side, and it went through", "rest := side % multiple", "rest := 0"
+    "to a side, but it went through", "rest := side % multiple", "rest := 0"
 )
 gives_mebibytes = wrong(
     "the room should be an int", "cap_bytes - floor", "(cap_bytes - floor) / 2**20"

@@ -15,7 +15,7 @@ keeps_the_plain_step = wrong("a whole step with the segment", " - plain", "")
 of_all_images = wrong("for all images together", " // len(drawn[0])", "")
 gives_floats = wrong("whole numbers come from // and int", " // len(", " / len(")
 leaves_gradients_after_an_error = wrong(
-    "after an error in a step .grad is another",
+    "after an error in a step .grad has changed",
     "    unet, blocks = copy.deepcopy((unet, blocks))  # together: still its own blocks\n",
     "    trained, buffers = [*unet.parameters()], [b.clone() for b in unet.buffers()]\n"
     "    before = [p.grad.clone() for p in trained]\n",
@@ -28,7 +28,7 @@ leaves_gradients_after_an_error = wrong(
     "    return prices",
 )
 counts_forward_alone = wrong(
-    "nothing ran again in yours",
+    "nothing ran again in your count",
     "            loss_of(unet, *drawn).backward()\n        return counter",
     "            loss = loss_of(unet, *drawn)\n        loss.backward()\n        return counter",
 )
@@ -38,10 +38,10 @@ a_share_of_all = wrong(
     "(flops_with([*blocks.values()]) - plain) // len(blocks)",
 )
 steps_on_the_caller_s = wrong(
-    "after your call .grad is another", "copy.deepcopy((unet, blocks))", "unet, blocks"
+    "after your call .grad has changed", "copy.deepcopy((unet, blocks))", "unet, blocks"
 )
 moves_the_averages = wrong(
-    "after your call a buffer is another",
+    "after your call a buffer has changed",
     "copy.deepcopy((unet, blocks))",
     "unet, blocks",
     "loss_of(unet, *drawn).backward()",
@@ -54,7 +54,7 @@ moves_the_random_state = wrong(
     "contextlib.nullcontext()",
 )
 leaves_eval_mode = wrong(
-    "a module is in another mode after your call",
+    "your call left a module in a different mode",
     "    unet, blocks =",
     "    unet.eval()\n    unet, blocks =",
 )
@@ -87,7 +87,7 @@ def flops_of_step(unet, drawn):
     return counted.get_total_flops()
 
 
-@wrong("one more forward of the block is dearer")
+@wrong("one more forward of the block costs more")
 def counts_the_forward(unet, drawn, blocks):
     """Read what a forward of each block takes, by the names that the counter gives it."""
     twin = copy.deepcopy(unet)
@@ -128,7 +128,7 @@ def put_back(unet):
             buffer.copy_(before)
 
 
-@wrong("after an error in a step a plain step has not the FLOPs")
+@wrong("after an error in a step a plain step no longer has the same FLOPs")
 def undoes_no_error(unet, drawn, blocks):
     prices = {}
     with put_back(unet):
@@ -194,7 +194,7 @@ def of_the_last_run(unet, drawn, blocks):
     return by_itself(unet, drawn, blocks, lambda runs: runs[-1:])
 
 
-@wrong("nothing of it runs again")
+@wrong("and it doesn't run again")
 def each_block_by_itself(unet, drawn, blocks):
     return by_itself(unet, drawn, blocks, lambda runs: runs)
 

@@ -43,15 +43,15 @@ every_micro_batch = wrong(
     "although a smaller micro-batch takes no longer", " if alone.index(min(alone[:n])) == n - 1", ""
 )
 at_least_one_block = wrong(
-    "no block at all is a choice too", "range(len(prices) + 1)", "range(1, len(prices) + 1)"
+    "try an empty choice of blocks too", "range(len(prices) + 1)", "range(1, len(prices) + 1)"
 )
 gives_none = wrong(
-    "2 values are wanted, a micro-batch and a tuple of blocks, and NoneType came",
+    "2 values are wanted, a micro-batch and a tuple of blocks, but NoneType came",
     "            return plan",
     "            return None",
 )
 gives_a_string = wrong(
-    "a tuple of blocks is wanted, and str came",
+    "a tuple of blocks is needed, but str came",
     "            return plan",
     "            return plan[0], ', '.join(plan[1])",
 )
@@ -114,7 +114,7 @@ def as_lists_with_loops(num, full, plain, prices, peak_of, limit):
     raise ValueError(f"lowest peak {min(peaks):,}, limit {limit:,}")
 
 
-@wrong("a whole segment comes back in backward")
+@wrong("since backward holds one whole segment")
 def adds_savings_up(num, full, plain, prices, peak_of, limit):
     floor = 2 * peak_of(1, ()) - peak_of(2, ())
     saved = {name: peak_of(1, ()) - peak_of(1, (name,)) + 4000 for name in prices}

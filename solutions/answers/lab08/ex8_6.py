@@ -18,12 +18,12 @@ says_nothing = wrong(
     "micro-batches of 1 do not fit: free memory.",
     "sorry",
 )
-gives_up_early = wrong("the last to try is 1", "micro_batch == 1", "micro_batch == 2")
+gives_up_early = wrong("the last size to try is 1", "micro_batch == 1", "micro_batch == 2")
 draws_on = wrong(
-    "and so the update drew other numbers", "        torch.set_rng_state(random_state)\n", ""
+    "so the update drew other numbers", "        torch.set_rng_state(random_state)\n", ""
 )
 catches_all = wrong(
-    "it was tried again: catch torch.OutOfMemoryError alone",
+    "but you tried again: catch only torch.OutOfMemoryError",
     "suppress(torch.OutOfMemoryError)",
     "suppress(RuntimeError)",
 )
@@ -70,7 +70,7 @@ takes_half_a_step_for_an_update = wrong(
     "    optimizer.zero",
 )
 tries_again_after_half_a_step = wrong(
-    "another attempt moves them twice",
+    "a retry changes them twice",
     "            break",
     "            optimizer.step()\n            break",
     "    optimizer.step()\n    optimizer.zero",
@@ -85,7 +85,7 @@ right_with_all_precautions = right("micro_batch //= 2", "micro_batch = max(1, mi
 LAB = solved("lab08")
 WORDS = "a micro-batch of 1 does not fit: free some memory."
 again_inside_except = wrong(
-    "which the error itself holds as long as it is handled",
+    "which the error itself holds inside",
     "with contextlib.suppress(torch.OutOfMemoryError):",
     "try:",
     "            break\n",

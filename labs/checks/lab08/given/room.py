@@ -125,7 +125,7 @@ def as_plan(returned: Any) -> Plan:
     """Take a would-be plan apart; its micro-batch may be anything as yet."""
     size, names = answered.several(returned, 2, "a micro-batch and a tuple of blocks")
     if not isinstance(names, list | tuple | set | frozenset):
-        raise CheckError(f"a tuple of blocks is wanted, and {type(names).__name__} came.")
+        raise CheckError(f"a tuple of blocks is needed, but {type(names).__name__} came.")
     return size, tuple(sorted(map(str, names)))
 
 

@@ -28,7 +28,7 @@ NOT_DRAWN = -1  # so many images cannot be drawn
 LATER = (1, 1000)  # other updates: a neighbour, and one with the same last digits
 _LEANER = 2**15  # bytes that an answer to 8.2 may need less; gradients have five times as many
 _IMAGES_OF_EXAM = 3072  # 336 MiB at the peak at once, 21 in sixteen micro-batches
-_WHOLE = "All images at once do not fit. What does your loop keep until it is over?"
+_WHOLE = "All images at once do not fit. What does your loop keep until its end?"
 _OWN_LOOP = own_code(("tutorial_lib.checks.lab08.given.models:backward",))
 
 
@@ -59,8 +59,8 @@ def draw_update(answer: Answer, case: Case) -> Result:
             got = answer(images, NUM, update, scheduler)
         except IndexError as error:
             raise CheckError(
-                f"there are {case['num_images']} images and {case['num_times']} times here, and "
-                f"one was asked for that is not there ({error}): len(images) and "
+                f"there are {case['num_images']} images and {case['num_times']} times here, but "
+                f"you asked for one that isn't there ({error}): len(images) and "
                 "scheduler.config.num_train_timesteps say how many."
             ) from error
         except NotImplementedError:
