@@ -1,18 +1,18 @@
 # %% [markdown] id="title"
 # # Lab 09: the clinic
 #
-# Ten training runs come in, most of them small copies of scripts from real bug reports. Two run out
-# of memory, one warns, and seven report nothing. For each run you take a reading, name the cause,
-# and fix the script, so that it trains what its author wanted, in the memory that this should need.
+# Ten training runs come in, most of them small copies of scripts from real bug reports. Few of them
+# raise an error. For each run you measure a number (the *reading*), name the cause, and fix the
+# script. The fixed script must train what its author wanted, in no more memory than that needs.
 #
 # | the user says | you read | it shows |
 # |---|---|---|
-# | "memory is too high" | runs of a module in one step | 1: never recomputed; above 2: too often |
-# | | bytes that stay behind | graphs that something keeps |
+# | "memory is too high" | runs of a module in one step | 1: not recomputed; above 2: too often |
+# | | bytes that stay in memory after the step | graphs that something keeps |
 # | "the loss is worse" | the judge: which part differs first? | loss, gradients or buffers |
 # | | what a recomputation sees | a different block, value or mask |
 # | | how much one sample counts | a wrong weight |
-# | "out of memory" | what is held when it dies | activations, graphs or optimizer states |
+# | "out of memory" | what is in memory when it dies | activations, graphs or optimizer states |
 #
 # **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -26,9 +26,7 @@
 # | 9.6 | J: a run that dies in its first update | 2 |
 #
 # Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Chapters 04 to 13 and labs 01 to 08 prepare you for this lab. The
-# original reports and their fixes are in the [gallery](../course/14b_gallery.ipynb); look there
-# afterwards.
+# your own cells above it. Chapters 04 to 13 and labs 01 to 08 prepare you for this lab.
 
 # %% id="imports"
 import contextlib
@@ -59,20 +57,20 @@ torch.set_num_threads(1)
 # %% [markdown] id="causes-text"
 # ## What you answer
 #
-# For each case you return a *finding*: the cause, a reading (a number) and your fixed function, as
-# in `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the terms listed below, of which
-# four apply to no case.
+# For each case you return a *finding*: the cause, the reading and your fixed function, as in
+# `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the terms listed below. Four of
+# these terms apply to no case.
 #
 # The check goes through the cases in order. It judges the cause first, so begin with a cause, 0 as
-# the reading, and the broken function. Once the cause is right, the check tells you which number it
-# needs as the reading. Then it tests your function on its own models and data. A loss that your
-# function returns must be a float. To call your function for case A as the check does, run
+# the reading, and the broken function. Once the cause is right, the check tells you what to measure
+# for the reading. Then it tests your function on its own models and data. If your function returns
+# a loss, return it as a float. To call your function for case A as the check does, run
 # `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
 #
-# Measure before you name a cause: add cells wherever you like. Four instruments are ready.
+# Measure before you name a cause; you may add cells wherever you like. Four instruments are ready.
 # `forwards` counts how often modules run. `verdict` calls chapter 08's judge,
 # `assert_same_training`, and returns the first part that differs. `bytes_left` counts the bytes
-# that a call leaves behind, using chapter 02's `memory.watch`. `snapshot` comes in 9.5.
+# that a call leaves behind. `snapshot` comes in 9.5.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -98,7 +96,7 @@ def forwards(modules):
 
 # %% id="verdict"
 def verdict(right, step, make):
-    """Return the part of a training that is the first to differ from the right one."""
+    """Return the first part of a training step that differs from the right one."""
     try:
         with warnings.catch_warnings(action="ignore"):
             checks.assert_same_training(right, step, make=make)
@@ -109,7 +107,7 @@ def verdict(right, step, make):
 
 # %% id="bytes-left"
 def bytes_left(call, model):
-    """Count what stays behind after a call, while its result is kept."""
+    """Count the bytes that a call leaves behind, while its result is kept."""
     with memory.watch(model=model) as report:
         kept = call()
     del kept
@@ -125,7 +123,7 @@ def update(optimizer, loss):
 
 
 def plain_step(model, optimizer, *batch):
-    """The training to trust: no checkpoint."""
+    """The step to trust, without checkpoints."""
     return update(optimizer, model.loss(*batch))
 
 
@@ -140,7 +138,7 @@ def gradient_of(step, make, *batch):
 
 
 def off_by(step, make, *batch):
-    """Return how far a step's gradient is from the plain step's, as a share."""
+    """Return the error of a step's gradient, as a share of the right one's norm."""
     seen, right = (gradient_of(each, make, *batch) for each in (step, plain_step))
     return float((seen - right).norm() / right.norm())
 
@@ -162,16 +160,17 @@ def text(rows, length):
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
 # **Case A.** "I put every block of my GPT into a checkpoint. Memory fell as it should. The loss is
-# the same at step 0, but now the model hardly learns." **Case B.** "My LSTM has a noise schedule: I
-# multiply its embeddings by a scale, and halve the scale every step. With checkpoints the training
-# diverges."
+# the same at step 0, but now the model hardly learns."
 #
-# The goal: the gradients are within 1e-12 of the plain model's, and each block runs twice. In case
-# B the schedule continues as before. Your fixed functions take the same arguments as the broken
-# ones, and return the same kind of result.
+# **Case B.** "My LSTM has a schedule: I multiply its embeddings by a scale, and halve the scale
+# every step. With checkpoints the training diverges."
+#
+# The goal: the gradients are within 1e-12 of the plain model's (without checkpoints), and in a step
+# every block (in B, every chunk) runs twice. In B the scale is still halved every step. Your fixed
+# functions take the same arguments as the broken ones, and return the same kind of result.
 #
 # **Predict.** In case A only backward is wrong. How large is the gradient's error, as a share of
-# the gradient's norm, such as `0.3`?
+# the right gradient's norm, such as `0.3`?
 
 # %% id="guess-a"
 guess = None  # case A's share
@@ -189,7 +188,7 @@ def next_token_loss(logits, tokens):
 
 
 def finish(model, optimizer, x, tokens):
-    """Go on from the output of a GPT's last block."""
+    """Continue from the output of a GPT's last block, up to the update."""
     logits = model.head(model.norm(x))[:, :-1]
     return update(optimizer, next_token_loss(logits, tokens))
 
@@ -209,7 +208,7 @@ def broken_a(model, optimizer, tokens):
 
 # %% id="lstm-parts"
 def through_chunks(model, x, run):
-    """Map embeddings to logits; `run(part, hidden, cell)` does a chunk of time."""
+    """Map embeddings to logits; `run(part, hidden, cell)` runs one chunk of them."""
     hidden = cell = x.new_zeros(2, len(x), x.size(-1))
     outputs = []
     for part in x.split(model.config.chunk_len, dim=1):
@@ -237,7 +236,7 @@ def broken_b(model, optimizer, tokens, settings):
 
 # %% id="symptom-a"
 off_a = off_by(broken_a, make_a, text(4, 32))
-# one digit: the text is of your version of Python
+# one digit only: the text depends on your version of Python
 print(f"case A: off by {off_a:.1f} of its norm{beside(guess, off_a)}")
 
 
@@ -247,9 +246,9 @@ def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
     """Return the findings of cases A and B.
 
     Returns:
-        For "A" and for "B" the cause (a word of the list), the reading (a number), and
-        a mended function: `(model, optimizer, tokens) -> loss` for A, with `settings`
-        as a fourth for B.
+        For "A" and for "B" the cause (from the list), the reading (a number), and the
+        fixed function: `(model, optimizer, tokens) -> loss` for A, with `settings` as a
+        fourth argument for B.
     """
 
     ### BEGIN SOLUTION
@@ -278,8 +277,8 @@ checks.lab09.changed_in_between(changed_in_between)
 # <details><summary>Hint 1: two instruments</summary>
 #
 # For A, run `model, optimizer = make_a()`, then put `with forwards(list(model.blocks)) as counts:`
-# around one call of `broken_a`. For B, put `print(settings["scale"])` into `run`, which forward
-# calls for each part, and backward once more.
+# around one call of `broken_a`. For B, put `print(settings["scale"])` into `run`, which is called
+# for each chunk, once in forward and once in backward.
 # </details>
 # <details><summary>Hint 2: case A</summary>
 #
@@ -288,7 +287,7 @@ checks.lab09.changed_in_between(changed_in_between)
 # </details>
 # <details><summary>Hint 3: case B</summary>
 #
-# The values that a checkpointed function reads must not change before backward. So read the scale
+# A checkpointed function must read the same values in backward as in forward. So read the scale
 # once, into a variable that never changes.
 # </details>
 #
@@ -297,15 +296,16 @@ checks.lab09.changed_in_between(changed_in_between)
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
 # **Case C.** "Our diffusion U-Net uses our own checkpoint, which is a little faster than PyTorch's.
-# With dropout the training ends at a higher loss." **Case D.** "Our checkpointed ResNet has the
-# same training loss as the plain one, to the last digit. But its accuracy in evaluation is
-# different."
+# With dropout the training ends at a higher loss."
 #
-# The goal: the gradients equal the plain model's, and each block runs twice. In case D the running
-# means and variances are equal too. Don't change layers, modes or parameters.
+# **Case D.** "Our checkpointed ResNet has the same training loss as the plain one, to the last
+# digit. But its accuracy in evaluation is different."
 #
-# **Predict.** Every block drops one element in five. How large is the error of case C's gradient,
-# as a share of the gradient's norm?
+# The goal: the gradients equal the plain model's, and each block runs twice. In case D, BatchNorm's
+# running means and variances are also equal. Don't change layers, modes or parameters.
+#
+# **Predict.** In case C every block drops one element in five. How large is the gradient's error,
+# as a share of the right gradient's norm, such as `0.3`?
 
 # %% id="guess-c"
 guess = None  # case C's share
@@ -313,10 +313,10 @@ guess = None  # case C's share
 
 # %% id="checkpointed"
 def checkpointed(module, **options):
-    """Put a checkpoint inside a module; every call of it is then a segment.
+    """Put a checkpoint inside a module, so that each of its calls is a segment.
 
-    The module's own hooks are outside the checkpoint and see no recomputation:
-    count the runs of a part of it.
+    The module's own hooks are outside the checkpoint and see no recomputation. To count
+    runs, put a hook on one of its submodules.
     """
     plain = type(module).forward
 
@@ -374,7 +374,7 @@ def repeated_work() -> dict[str, tuple[str, float, Callable]]:
     """Return the findings of cases C and D.
 
     Returns:
-        For "C" and for "D" the cause, the reading, and a mended function:
+        For "C" and for "D" the cause, the reading, and the fixed function:
         `(model, optimizer, images, times, noise) -> loss` for C,
         `(model, optimizer, images, labels) -> loss` for D.
     """
@@ -415,21 +415,15 @@ checks.lab09.repeated_work(repeated_work)
 # <details><summary>Hint 1: two instruments</summary>
 #
 # For C, begin with `states = set()`, and for each block call
-# `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`. A
-# correct checkpoint starts a block's recomputation in the state in which its forward started. For
-# D, print a block's buffers before and after one step.
+# `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`. After
+# one step with a correct checkpoint, `states` has one random state for each block. For D, print a
+# block's buffers before and after one step.
 # </details>
 # <details><summary>Hint 2: case D</summary>
 #
-# `context_fn` returns two contexts, and the second is entered around each recomputation. Let it
-# save the block's buffers, and restore them with `copy_` in `finally`, because the recomputation
-# may end early.
-# </details>
-# <details><summary>Hint 3: a different fix for case D</summary>
-#
-# If a running mean moves twice by the share s, it moves by 1 - (1 - s)² in total. Choose s so that
-# the total equals the momentum. Do this only for checkpointed layers, since only their means move
-# twice. Restore the momentum afterwards.
+# `context_fn` returns two contexts. The second is entered around each recomputation: let it save
+# the block's buffers, and restore them with `copy_`. Do that in `finally`, because the
+# recomputation may end early.
 # </details>
 #
 # ## 9.3 Parts without gradients, or without checkpoints
@@ -437,15 +431,14 @@ checks.lab09.repeated_work(repeated_work)
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
 # **Case E.** "To save optimizer state I froze the embeddings of my GPT. Since then only the head
-# learns. There was a warning about `requires_grad`, but the script ran." **Case F.** "I fine-tune a
-# ViT on little data without augmentation. I don't want dropout, so I call `model.eval()`.
-# Checkpointing is on, but memory is as high as without it."
+# learns. There was a warning about `requires_grad`, but the script ran."
 #
-# The goal: in E everything that isn't frozen learns as in the plain model, and the embeddings stay
-# frozen. In F the gradients equal those of the model without dropout, each layer runs twice, and
-# the dropout layers keep their probability for later use. (A hook on a library's whole layer may
-# miss the recomputation, so count the runs of a part of it, such as the modules whose names end in
-# `layernorm_before`.)
+# **Case F.** "I fine-tune a ViT on little data without augmentation. I don't want dropout, so I
+# call `model.eval()`. Checkpointing is on, but memory is as high as without it."
+#
+# The goal in E: everything that isn't frozen learns as in the plain model, and the embeddings stay
+# frozen. The goal in F: the gradients equal those of the model without dropout, and each layer runs
+# twice. The dropout layers keep their probability.
 
 
 # %% id="broken-e"
@@ -474,7 +467,7 @@ def make_f():
         image_size=8, patch_size=2, num_channels=1,
     )  # fmt: skip
     model = transformers.ViTForImageClassification(config)
-    # its name from version 5 on
+    # the method's name since transformers 5
     new = getattr(model, "activation_checkpointing_enable", None)
     (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
     return made(model)
@@ -491,7 +484,7 @@ def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
     """Return the findings of cases E and F.
 
     Returns:
-        For "E" and for "F" the cause, the reading, and a mended function:
+        For "E" and for "F" the cause, the reading, and the fixed function:
         `(model, optimizer, tokens) -> loss` for E, `(model, optimizer, images, labels)
         -> loss` for F.
     """
@@ -522,8 +515,9 @@ checks.lab09.untrained_parts(untrained_parts)
 # <details><summary>Hint 1: two instruments</summary>
 #
 # For E, compute `sum(p.requires_grad and p.grad is None for p in model.parameters())` after one
-# `broken_e`. For F, count with `forwards` how often the modules
-# `[m for name, m in model.named_modules() if name.endswith("layernorm_before")]` run.
+# call of `broken_e`. For F, count with `forwards` how often the modules
+# `[m for name, m in model.named_modules() if name.endswith("layernorm_before")]` run. (A hook on a
+# library's whole layer may miss the recomputation.)
 # </details>
 # <details><summary>Hint 2: case E</summary>
 #
@@ -532,9 +526,8 @@ checks.lab09.untrained_parts(untrained_parts)
 # </details>
 # <details><summary>Hint 3: case F</summary>
 #
-# The library checkpoints a layer only if that layer is in training mode, but dropout looks at the
-# mode of its own module, `nn.Dropout`. (This ViT's attention dropout isn't such a module; it is 0
-# here.)
+# The library checkpoints a layer only if that layer is in training mode. But dropout looks at the
+# mode of its own module, `nn.Dropout`.
 # </details>
 #
 # ## 9.4 What is kept, and what counts
@@ -542,14 +535,17 @@ checks.lab09.untrained_parts(untrained_parts)
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
 # **Case G.** "Training fits, but the first validation runs out of memory, unless it has only a few
-# batches." **Case H.** "I train twice on the same rows: in one batch, and in four micro-batches
-# whose losses I divide by four. I get two different loss curves."
+# batches."
 #
-# The goal: G returns the same mean, as a float. It leaves no byte behind, and its peak is no higher
-# than for one batch without a graph. The model's mode doesn't change, and batches may differ in
-# shape. H computes the loss and the gradient of the whole window as one batch, even if some labels,
-# or all of a micro-batch's, are -100. Only one micro-batch runs at a time, and only its graph is in
-# memory.
+# **Case H.** "I train twice on the same rows: in one batch, and in four micro-batches whose losses
+# I divide by four. I get two different loss curves."
+#
+# The goal in G: return the same mean, as a float, and leave no byte behind. The peak is no higher
+# than for one batch without a graph. Leave the model's mode as it is; batches may differ in shape.
+#
+# The goal in H: compute the loss and the gradient that the whole window has as one batch. Some
+# labels, or all labels of a micro-batch, may be -100. Run only one micro-batch at a time, and keep
+# only its graph in memory.
 
 
 # %% id="broken-g"
@@ -585,8 +581,8 @@ def broken_h(model, optimizer, micro_batches):
 
 # %% id="window-h"
 def window_h():
-    """Return four micro-batches of two rows; each token is the label of its place."""
-    counts = 6, 12, 30, 48  # of targets
+    """Return four micro-batches of two rows; the labels are the tokens themselves."""
+    counts = 6, 12, 30, 48  # targets in each
     return [(text(2, count // 2 + 1),) * 2 for count in counts]
 
 
@@ -596,7 +592,7 @@ def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
     """Return the findings of cases G and H.
 
     Returns:
-        For "G" and for "H" the cause, the reading, and a mended function:
+        For "G" and for "H" the cause, the reading, and the fixed function:
         `(model, batches) -> mean loss` for G, `(model, optimizer, micro_batches) ->
         loss` for H, with pairs of tokens and labels `(B, T)`.
     """
@@ -635,11 +631,11 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # </details>
 # <details><summary>Hint 2: what counts in case H</summary>
 #
-# In `broken_h`, each target of a micro-batch with n targets has the weight 1 / (4 n).
+# In `broken_h`, if a micro-batch has n targets, each of them has the weight 1 / (4 n).
 # </details>
 # <details><summary>Hint 3: fixing H</summary>
 #
-# Count the targets of the whole window first, after the shift: `labels[:, 1:]`. Then use
+# Count the targets of the whole window first, after the shift: in `labels[:, 1:]`. Then use
 # `reduction="sum"`, and divide by that count.
 # </details>
 #
@@ -647,26 +643,27 @@ checks.lab09.memory_and_windows(memory_and_windows)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# **Case I.** "My ViT didn't fit, so I put a checkpoint around it. Forward is cheap now, but the run
-# still dies in backward."
+# **Case I.** "My ViT didn't fit, so I put a checkpoint around the whole model. Forward is cheap
+# now, but the run still dies in backward."
 #
 # `CAP_I` is the memory of an imagined GPU: `memory.capped` raises the error that such a GPU would
-# raise. `snapshot` lists the tensors in memory when a call dies, or else at its peak: for each
-# operation, how many it created, and their bytes.
+# raise. `snapshot` shows what is in memory when a call dies or, if it doesn't die, at the call's
+# peak. For each operation, it lists how many of the operation's results are in memory, and their
+# bytes.
 #
 # The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
 # 1.5 times the peak with a checkpoint around each block.
 #
-# **Predict.** The ViT has eight blocks. When the run dies, how many of them have a `gelu` tensor in
-# memory?
+# **Predict.** Each of the ViT's eight blocks creates one `gelu` tensor. How many of these are in
+# memory when the run dies?
 
 # %% id="guess-i"
-guess = None  # blocks
+guess = None  # gelu tensors
 
 
 # %% id="snapshot"
 def snapshot(call, model, cap_bytes, by="op"):
-    """List what is held when a call dies of memory, by operation or category."""
+    """List what is in memory when a call dies or peaks, by operation or category."""
     dies = contextlib.suppress(torch.OutOfMemoryError)
     cap = memory.capped(cap_bytes, model=model)
     with memory.watch(model=model) as report, dies, cap:
@@ -713,7 +710,7 @@ def died_in_backward() -> dict[str, tuple[str, float, Callable]]:
     """Return the finding of case I.
 
     Returns:
-        For "I" the cause, the reading, and a mended function:
+        For "I" the cause, the reading, and the fixed function:
         `(model, optimizer, images, labels) -> loss`.
     """
 
@@ -735,18 +732,18 @@ checks.lab09.died_in_backward(died_in_backward)
 # <details><summary>Hint 1: an instrument</summary>
 #
 # Run `model, optimizer = make_i()`, then
-# `snapshot(lambda: broken_i(model, optimizer, *batch_i()), model, CAP_I)`. Each block creates one
-# `gelu` tensor.
+# `snapshot(lambda: broken_i(model, optimizer, *batch_i()), model, CAP_I)`.
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# After forward, no block's tensors were in memory; when the run dies, those of several blocks are.
-# Backward first recomputes everything inside a checkpoint, and only then goes through it.
+# After forward, no block's tensors are in memory. When the run dies, the tensors of several blocks
+# are: backward first recomputes everything inside a checkpoint, and only then goes backward through
+# it.
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
-# Put a checkpoint around each block, with `checkpointed(block)` from 9.2. The model itself runs
-# without one.
+# Put a checkpoint around each block, with `checkpointed(block)` from 9.2. Put none around the model
+# itself.
 # </details>
 #
 # ## 9.6 It dies in the first update
@@ -756,8 +753,8 @@ checks.lab09.died_in_backward(died_in_backward)
 # **Case J.** "I train only the head of a ViT: all other weights have a learning rate of 0. Forward
 # and backward fit, but the first `optimizer.step()` dies, even with half the batch."
 #
-# The goal: the losses and weights stay the same, under a cap of 3.5 times the weights' bytes. The
-# check runs three batches, with an update for each. Frozen weights may have gradients or not.
+# The goal: the same losses and weights as the broken run has with enough memory, but under a cap of
+# 3.5 times the weights' bytes. The check runs three batches, with an update for each.
 
 
 # %% id="broken-j"
@@ -795,7 +792,7 @@ def died_in_update() -> dict[str, tuple[str, float, Callable]]:
     """Return the finding of case J.
 
     Returns:
-        For "J" the cause, the reading, and a mended function: `(model, batches) ->
+        For "J" the cause, the reading, and the fixed function: `(model, batches) ->
         losses`, a float for each batch.
     """
 
@@ -817,25 +814,25 @@ checks.lab09.died_in_update(died_in_update)
 # %% [markdown] id="discharge"
 # <details><summary>Hint 1: an instrument</summary>
 #
-# `snapshot(lambda: broken_j(model, batches_j()), model, cap_j, by="category")` shows what is held.
-# Run it again with a cap of `10**9` to see all optimizer states. AdamW needs two values for each
-# weight that it updates.
+# `snapshot(lambda: broken_j(model, batches_j()), model, cap_j, by="category")` shows what is in
+# memory. Run it again with a cap of `10**9` to see all optimizer states. AdamW needs two values for
+# each weight that it updates.
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# AdamW creates its states in the first update, for every weight that has a gradient, even if the
-# learning rate is 0.
+# AdamW creates its states in the first update. It does so for every weight that has a gradient,
+# even if that weight's learning rate is 0.
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
-# Give AdamW only the head's parameters. `requires_grad_(False)` for all others avoids their
-# gradients too.
+# Give AdamW only the head's parameters. With `requires_grad_(False)`, all others get no gradients
+# either.
 # </details>
 #
 # ## Who would have noticed?
 #
-# **Predict.** How many of the ten broken runs does `assert_same_training` find, called once for
-# each?
+# **Predict.** Suppose you call `assert_same_training` for each of the ten broken runs. In how many
+# of them does it find a difference?
 
 # %% id="guess-found"
 guess = None  # of ten
@@ -850,7 +847,7 @@ def whole_window(model, optimizer):
 
 
 def trial(broken, make, *batch):
-    """Return the step to trust, the broken one, and how to begin."""
+    """Return the step to trust, the broken step, and `make` to start them."""
 
     def on_batch(step):
         return lambda model, optimizer: step(model, optimizer, *batch)
@@ -860,7 +857,7 @@ def trial(broken, make, *batch):
 
 # %% id="trials"
 def trials():
-    """Return a trial for each case that trains something else."""
+    """Return a trial for each case that trains something other than intended."""
     tokens, longer = text(4, 32), text(4, 33)
     return {
         "A": trial(broken_a, make_a, tokens),
@@ -881,7 +878,7 @@ print(f"{len(found)} of 10{beside(guess, len(found))}")
 
 # %% [markdown] id="read-last"
 # The judge compares what is learned, and ignores memory. So it can't find F, G, I and J, which you
-# found by counting. Before a long run, do two cheap tests: let the judge compare your step with a
+# found by counting. Before a long run, do two cheap tests. Let the judge compare your step with a
 # plain step on a small model, and run one step with `forwards` around the blocks.
 
 # %% id="verdicts"

@@ -20,10 +20,10 @@ from .given import CAUSES, run_mended, steps
 
 # Causes that an instrument seems to show where it is looking at the wrong module.
 _MISREAD = {
-    "not checkpointed": " A checkpointed module's own hooks see no recomputation: count the runs "
-    "of a part of it."
+    "not checkpointed": " A checkpointed module's own hooks don't see its recomputation: count the "
+    "runs of a submodule."
 }
-ONE_UPDATE = "{} updates were made, and one is wanted."
+ONE_UPDATE = "{} updates were made instead of one."
 _SLACK = 1.5  # of the peak: a script may hold its logits while it goes backward
 _FLOOR = 0.85  # of the peak: without what one block recomputes, less would be left
 
@@ -76,13 +76,13 @@ def _judge_finding(result: Result, right: Finding) -> None:
     expect.fact(is_known, f"the cause must be one of {', '.join(CAUSES)}.")
     expect.fact(
         cause == right.cause,
-        f"the cause is not {cause!r}. That one shows as follows: {CAUSES[cause]}. Does an "
-        f"instrument read that here?{_MISREAD.get(cause, '')}",
+        f"the cause is not {cause!r}. With that cause, {CAUSES[cause]}. Does an "
+        f"instrument show that here?{_MISREAD.get(cause, '')}",
     )
     reading = read.number(result["reading"], "the reading")
     expect.fact(
         abs(reading - right.reading) <= 0.01 * right.reading,
-        f"the cause is right, and {reading:g} is not what shows it. The reading is {right.asked}.",
+        f"the cause is right, but {reading:g} is not what shows it. The reading is {right.asked}.",
     )
 
 
@@ -146,7 +146,7 @@ def _judge(case: Case, result: Result, right: tuple[Result, int]) -> None:
     is_wrong, differs = error > expect.EXACT, not expect.is_close(loss, plain["returned"], 1e-6)
     buffers = read.tensors(result["buffers"], len(plain["buffers"]), "the buffers")
     faults = {
-        f"the loss is {loss / plain['returned']:.4g} times that of the plain model, so forward "
+        f"the loss is {loss / plain['returned']:.4g} times the plain model's loss, so forward "
         f"differs already. {told.forward}": is_wrong and differs,
         f"gradients are off by {error:.2g} of their norm. {told.symptom}": is_wrong,
         f"gradients are right, and buffers are not. {told.symptom}": (
@@ -158,19 +158,18 @@ def _judge(case: Case, result: Result, right: tuple[Result, int]) -> None:
     peak = read.integer(result["peak"], "the peak")
     after = read.vector(result["parameters"], size, "the parameters")
     faults = {
-        "this is the training of the plain model, and its memory too: nothing runs twice. The run "
+        "this trains like the plain model, and takes as much memory: nothing runs twice. The run "
         "has to fit, so keep the checkpoints.": counts == once,
         f"the training is right. The peak is {peak:,} bytes, with {sum(counts)} runs of blocks; "
         f"{enough:,} bytes are enough, with {2 * sum(once)} runs: a checkpoint for each block, "
         "once.": peak > _SLACK * enough or sum(counts) > 2 * sum(once),
-        f"the training is right. The peak is said to be {peak:,} bytes, and with a checkpoint for "
+        f"the training is right. The counted peak is {peak:,} bytes, but with a checkpoint for "
         f"each block it is {enough:,}: what is kept outside of tensors?": peak < _FLOOR * enough,
-        "the schedule has to move on, as it did: once a step.": result["settings"]
+        "the schedule must advance as before: once per step.": result["settings"]
         != plain["settings"],
-        "the step is right, and a layer is left with another momentum, or another probability of "
-        "dropout, than it came with: the next step would be wrong. Put it "
-        "back.": not read.flag(result, "layers"),
-        "the gradient is right, and something else changed the weights.": (
+        "the step is right, but a layer is left with a changed momentum or dropout probability: "
+        "the next step would be wrong. Put it back.": not read.flag(result, "layers"),
+        "the gradient is right, but something else changed the weights.": (
             not expect.is_close(after, plain["parameters"])
         ),
     }

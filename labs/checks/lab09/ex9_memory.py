@@ -41,9 +41,9 @@ def _judge_validation(case: Case, result: Result, right: Result) -> None:
         otherwise=f"{loss:.6g} is not the mean of the batches' losses.",
     )
     of_graphs = (
-        ": nothing goes backward here, so no graph is needed, not for one batch."
+        ": nothing goes backward here, so no graph is needed, not even for one batch."
         if result["has_graph"]
-        else ". No graph is made, and one batch is enough: what of the others is held?"
+        else ". No graph is made, but one batch should be enough: what else do you hold?"
     )
     faults = {
         f"{left:,} bytes stay behind when it is over: what holds them?": left > _SMALL,
@@ -56,13 +56,13 @@ def _judge_validation(case: Case, result: Result, right: Result) -> None:
 
 def _validation_faults(case: Case, mean: float) -> Faults:
     lstm, batches = given.make_validation(case)
-    yield "it is the sum, and the mean is wanted.", len(batches) * mean
+    yield "it is the sum: return the mean.", len(batches) * mean
     by = {
         "targets": [tokens[:, 1:].numel() for tokens in batches],
         "tokens": [tokens.numel() for tokens in batches],
         "rows": [len(tokens) for tokens in batches],
     }
-    instead = "and broken_g gives the mean of the batches' losses: the same one is wanted."
+    instead = "but broken_g returns the mean of the batches' losses: return the same."
     for unit, sizes in by.items():
         with torch.no_grad():
             total = sum(n * lstm.loss(t).item() for n, t in zip(sizes, batches, strict=True))
@@ -90,10 +90,10 @@ def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> N
 
 
 def _faults(gradients: Window, labels: Tensor) -> Faults:
-    before_shift = "the targets were counted before the shift: a row of T tokens has T - 1."
+    before_shift = "you counted the targets before the shift: a row of T tokens has T - 1 targets."
     yield before_shift, gradients.total / int((labels != -100).sum())
     for counted in (labels[:, 1:].numel(), labels.numel()):
-        words = "labels of -100 were counted, and they are no targets."
+        words = "you counted labels of -100, but they are not targets."
         yield words, gradients.total / counted
     yield accumulation.MEAN_OF_MEANS, gradients.mean_of_means
     yield accumulation.SUM_OF_MEANS, gradients.sum_of_means
@@ -134,14 +134,14 @@ def _judge(case: Case, result: Result, right: tuple[list[float], Tensor, int]) -
     after = read.vector(result["parameters"], len(wanted), "the weights")
     seen = read.items(result["returned"], "the losses")
     faults = {
-        "weights other than the head's have moved: they stay frozen.": (
+        "weights other than the head's have changed: keep them frozen.": (
             not torch.equal(after[:body], wanted[:body])
         ),
-        "the head's weights are not those that broken_j gives. Is it still one AdamW with a rate "
+        "the head's weights are not those that broken_j trains. Is it still one AdamW with a rate "
         "of 0.01 for all updates, each of a whole batch?": (
             not expect.is_close(after[body:], wanted[body:], _TOLERANCE)
         ),
-        f"{len(losses)} losses are wanted, one for each update.": len(seen) != len(losses),
+        f"{len(losses)} losses are needed, one per update.": len(seen) != len(losses),
     }
     expect.no_fault(faults)
     for loss, expected in zip(seen, losses, strict=True):
@@ -150,8 +150,8 @@ def _judge(case: Case, result: Result, right: tuple[list[float], Tensor, int]) -
     peak, allowed = read.integer(result["peak"], "the peak"), int(_ALLOWED * wanted.nbytes)
     expect.fact(
         peak <= allowed,
-        f"the weights are right. At the peak {peak:,} bytes are held above them, and {allowed:,} "
-        "fit: for which weights does the first update make states?",
+        f"the weights are right. At the peak {peak:,} bytes are held above them, but {allowed:,} "
+        "fit: for which weights does the first update create state?",
     )
 
 

@@ -63,21 +63,21 @@ def lstm_step(model, optimizer, tokens, settings, *, passes=True, moves="before"
 
 
 a_other_cause = wrong("case A: the cause is not 'random state'")(answer("A", cause="random state"))
-a_other_reading = wrong("case A: the cause is right, and 4 is not")(answer("A", reading=4))
+a_other_reading = wrong("case A: the cause is right, but 4 is not")(answer("A", reading=4))
 a_still_broken = wrong("Which block does a recomputation run?")(answer("A", mended=LAB.broken_a))
-a_plain = wrong("case A: this is the training of the plain model")(answer("A", mended=plain))
+a_plain = wrong("case A: this trains like the plain model")(answer("A", mended=plain))
 a_one_segment = wrong("case A: the training is right. The peak")(
     answer("A", mended=partial(gpt_step, run=in_one_segment))
 )
 a_no_cause = wrong("case A: the cause must be one of")(answer("A", cause="a lambda"))
 
 b_other_cause = wrong("case B: the cause is not 'precision'")(answer("B", cause="precision"))
-b_other_reading = wrong("case B: the cause is right, and 2 is not")(answer("B", reading=2))
+b_other_reading = wrong("case B: the cause is right, but 2 is not")(answer("B", reading=2))
 b_still_broken = wrong("case B: gradients are off by")(answer("B", mended=LAB.broken_b))
-b_plain = wrong("case B: this is the training of the plain model")(
+b_plain = wrong("case B: this trains like the plain model")(
     answer("B", mended=partial(lstm_step, keeps=False))
 )
-b_no_schedule = wrong("case B: the schedule has to move on")(
+b_no_schedule = wrong("case B: the schedule must advance")(
     answer("B", mended=partial(lstm_step, moves="never"))
 )
 

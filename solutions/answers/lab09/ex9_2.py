@@ -62,12 +62,12 @@ def put_back_afterwards(model, optimizer, *batch):
 c_other_cause = wrong("case C: the cause is not 'counted twice'")(
     answer("C", cause="counted twice")
 )
-c_reads_the_blocks_own_hooks = wrong("own hooks see no recomputation")(
+c_reads_the_blocks_own_hooks = wrong("own hooks don't see its recomputation")(
     answer("C", cause="not checkpointed")
 )
-c_other_reading = wrong("case C: the cause is right, and 5 is not")(answer("C", reading=5))
+c_other_reading = wrong("case C: the cause is right, but 5 is not")(answer("C", reading=5))
 c_still_broken = wrong("case C: gradients are off by")(answer("C", mended=LAB.broken_c))
-c_plain = wrong("case C: this is the training of the plain model")(answer("C", mended=plain))
+c_plain = wrong("case C: this trains like the plain model")(answer("C", mended=plain))
 c_nested = wrong("case C: the training is right. The peak")(
     answer("C", mended=partial(checkpointed_step, parts=blocks_and_their_parts))
 )
@@ -76,16 +76,16 @@ c_without_dropout = wrong("Was dropout switched off, or a seed set?")(
 )
 
 d_other_cause = wrong("case D: the cause is not 'random state'")(answer("D", cause="random state"))
-d_other_reading = wrong("case D: the cause is right, and 1 is not")(answer("D", reading=1))
+d_other_reading = wrong("case D: the cause is right, but 1 is not")(answer("D", reading=1))
 d_still_broken = wrong("case D: gradients are right, and buffers are not")(
     answer("D", mended=LAB.broken_d)
 )
-d_plain = wrong("case D: this is the training of the plain model")(answer("D", mended=plain))
-d_in_evaluation = wrong("a module is in another mode after your call")(
+d_plain = wrong("case D: this trains like the plain model")(answer("D", mended=plain))
+d_in_evaluation = wrong("your call left a module in a different mode")(
     answer("D", mended=in_evaluation)
 )
 
-d_momentum_stays = wrong("a layer is left with another momentum")(
+d_momentum_stays = wrong("a layer is left with a changed momentum")(
     answer("D", mended=partial(with_less_momentum, back=False))
 )
 

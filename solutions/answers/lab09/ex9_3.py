@@ -46,20 +46,18 @@ def for_one_step(model, *batch):
 
 
 e_other_cause = wrong("case E: the cause is not 'late binding'")(answer("E", cause="late binding"))
-e_other_reading = wrong("case E: the cause is right, and 4 is not")(answer("E", reading=4))
+e_other_reading = wrong("case E: the cause is right, but 4 is not")(answer("E", reading=4))
 e_still_broken = wrong("Do the blocks get gradients?")(answer("E", mended=LAB.broken_e))
-e_plain = wrong("case E: this is the training of the plain model")(answer("E", mended=plain))
-e_unfreezes = wrong("after your call a parameter needs a gradient")(
+e_plain = wrong("case E: this trains like the plain model")(answer("E", mended=plain))
+e_unfreezes = wrong("your call changed a parameter's requires_grad")(
     answer("E", mended=partial(gpt_step, use_reentrant=True, unfreeze=True))
 )
 
 f_other_cause = wrong("case F: the cause is not 'one segment'")(answer("F", cause="one segment"))
-f_other_reading = wrong("case F: the cause is right, and 2 is not")(answer("F", reading=2))
-f_still_broken = wrong("case F: this is the training of the plain model")(
-    answer("F", mended=LAB.broken_f)
-)
+f_other_reading = wrong("case F: the cause is right, but 2 is not")(answer("F", reading=2))
+f_still_broken = wrong("case F: this trains like the plain model")(answer("F", mended=LAB.broken_f))
 f_with_dropout = wrong("Is any dropout at work?")(answer("F", mended=vit_step))
-f_for_good = wrong("another probability of dropout")(
+f_for_good = wrong("a changed momentum or dropout probability")(
     answer("F", mended=partial(vit_step, off=to_zero))
 )
 

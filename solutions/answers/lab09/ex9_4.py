@@ -106,12 +106,10 @@ def by_shares(model, optimizer, micro_batches, skips=True):
 
 
 g_other_cause = wrong("case G: the cause is not 'one segment'")(answer("G", cause="one segment"))
-g_other_reading = wrong("case G: the cause is right, and 1 is not")(answer("G", reading=1))
+g_other_reading = wrong("case G: the cause is right, but 1 is not")(answer("G", reading=1))
 g_still_broken = wrong("case G: the loss is a tensor")(answer("G", mended=LAB.broken_g))
-g_with_graph = wrong("no graph is needed, not for one batch")(
-    answer("G", mended=partial(validate, grad=True))
-)
-g_sum = wrong("case G: it is the sum, and the mean is wanted")(
+g_with_graph = wrong("not even for one batch")(answer("G", mended=partial(validate, grad=True)))
+g_sum = wrong("case G: it is the sum: return the mean")(
     answer("G", mended=partial(validate, divide=False))
 )
 g_by_targets = wrong("each batch counts by its targets")(
@@ -123,27 +121,27 @@ g_by_tokens = wrong("each batch counts by its tokens")(
 g_by_rows = wrong("each batch counts by its rows")(
     answer("G", mended=partial(weighted, weight=len))
 )
-g_holds_all = wrong("what of the others is held?")(answer("G", mended=all_losses_before_the_mean))
+g_holds_all = wrong("what else do you hold?")(answer("G", mended=all_losses_before_the_mean))
 g_history = wrong("bytes stay behind when it is over")(answer("G", mended=keeps_a_history))
 
 h_other_cause = wrong("case H: the cause is not 'not divided'")(answer("H", cause="not divided"))
-h_other_reading = wrong("case H: the cause is right, and 4 is not")(answer("H", reading=4))
+h_other_reading = wrong("case H: the cause is right, but 4 is not")(answer("H", reading=4))
 h_still_broken = wrong("case H: it is the mean of the micro-batches' means")(
     answer("H", mended=LAB.broken_h)
 )
 h_not_divided = wrong("case H: nothing is divided")(
     answer("H", mended=partial(accumulate, count=lambda _: 1))
 )
-h_unshifted = wrong("the targets were counted before the shift")(
+h_unshifted = wrong("you counted the targets before the shift")(
     answer("H", mended=partial(accumulate, count=labels_unshifted))
 )
-h_padding = wrong("labels of -100 were counted")(
+h_padding = wrong("you counted labels of -100")(
     answer("H", mended=partial(accumulate, count=lambda m: sum(y[:, 1:].numel() for _, y in m)))
 )
-h_never_zeroes = wrong("what was handed over in .grad")(
+h_never_zeroes = wrong("the .grad from before your call")(
     answer("H", mended=partial(accumulate, count=targets, zero=False))
 )
-h_at_once = wrong("rows at once, and the largest micro-batch")(answer("H", mended=at_once))
+h_at_once = wrong("rows at once, but the largest micro-batch")(answer("H", mended=at_once))
 
 h_without_targets = wrong("is there a mean over nothing?")(
     answer("H", mended=partial(by_shares, skips=False))

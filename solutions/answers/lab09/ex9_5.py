@@ -36,10 +36,10 @@ def in_evaluation(model, *batch):
 
 
 other_cause = wrong("case I: the cause is not 'optimizer states'")(answer(cause="optimizer states"))
-other_reading = wrong("case I: the cause is right, and 8 is not")(answer(reading=8))
+other_reading = wrong("case I: the cause is right, but 8 is not")(answer(reading=8))
 still_broken = wrong("case I: the training is right. The peak")(answer(mended=LAB.broken_i))
-no_checkpoint = wrong("case I: this is the training of the plain model")(answer(mended=plain))
-evaluates = wrong("a module is in another mode after your call")(answer(mended=in_evaluation))
+no_checkpoint = wrong("case I: this trains like the plain model")(answer(mended=plain))
+evaluates = wrong("your call left a module in a different mode")(answer(mended=in_evaluation))
 
 
 @right

@@ -35,15 +35,15 @@ def on_features(model, batches):
 
 
 other_cause = wrong("case J: the cause is not 'frozen input'")(answer(cause="frozen input"))
-other_reading = wrong("case J: the cause is right, and 2 is not")(answer(reading=2))
-still_broken = wrong("for which weights does the first update make states?")(
+other_reading = wrong("case J: the cause is right, but 2 is not")(answer(reading=2))
+still_broken = wrong("for which weights does the first update create state?")(
     answer(mended=LAB.broken_j)
 )
-all_learn = wrong("weights other than the head's have moved")(
+all_learn = wrong("weights other than the head's have changed")(
     answer(mended=partial(train, of=lambda model: model))
 )
 sgd = wrong("the head's weights are not those")(answer(mended=partial(train, make=SGD)))
-one_loss = wrong("3 losses are wanted, one for each update")(
+one_loss = wrong("3 losses are needed, one per update")(
     answer(mended=lambda *args: train(*args)[-1:])
 )
 

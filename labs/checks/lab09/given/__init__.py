@@ -22,19 +22,19 @@ from .steps import take_step
 # Each cause, and what an instrument shows where it is the one.
 CAUSES = {
     "late binding": "one module runs more often than all others",
-    "changed state": "every module runs again once, and reads another Python value than before",
-    "random state": "modules begin their recomputation in another random state than forward",
-    "counted twice": "a buffer has moved twice after one step",
-    "frozen input": "what enters a checkpoint needs no gradient; its parameters get none",
-    "not checkpointed": "modules run once with checkpointing switched on, and all get gradients",
-    "nested checkpoints": "modules run three times a step",
-    "one segment": "all is recomputed at once; the peak is that of the plain model",
-    "kept graphs": "bytes stay behind, as many graphs as there were batches",
-    "unequal weights": "a target of one micro-batch counts more than one of another",
-    "not divided": "the gradient is as many times too long as there are micro-batches",
+    "changed state": "every module runs twice, and the second run reads a different Python value",
+    "random state": "a recomputation starts from a different random state than its forward",
+    "counted twice": "a buffer is updated twice in one step",
+    "frozen input": "a checkpoint's input needs no gradient, and its parameters get none",
+    "not checkpointed": "checkpointing is on, but modules run only once; all get gradients",
+    "nested checkpoints": "modules run three times per step",
+    "one segment": "everything is recomputed at once; the peak is as high as without checkpoints",
+    "kept graphs": "the graphs of all batches stay in memory",
+    "unequal weights": "a target in one micro-batch counts more than a target in another",
+    "not divided": "the gradient is too large; the factor is the number of micro-batches",
     "optimizer states": "memory rises in the first update, however small the batch is",
-    "more traffic": "gradients are exchanged once a micro-batch",
-    "precision": "in float64 the difference is gone",
+    "more traffic": "gradients are exchanged after every micro-batch",
+    "precision": "in float64 the difference disappears",
 }
 
 
@@ -165,7 +165,7 @@ def _large_validation(answer: Answer, case: Case) -> Result:
     return {"gradients": [torch.tensor(mean)]}
 
 
-_GRAPH = "Nothing goes backward in case G, so no graph is needed. What of a batch is kept?"
+_GRAPH = "Nothing goes backward in case G, so no graph is needed. What do you keep of a batch?"
 _EXAMS_OF_WINDOWS = _each(
     exam.of(_large_validation, _GRAPH), exam.of_update(_sit_on_a_window, exam.make_gpt)
 )
@@ -189,7 +189,7 @@ def _large_head(answer: Answer, case: Case) -> Result:
     return {"gradients": [p.detach() for p in vit.head.parameters()]}  # after three updates
 
 
-_HELD = "The weights are a third of that. For which of them are states made?"
+_HELD = "The weights are a third of that. For which weights does AdamW make states?"
 
 
 @run_half("9.6", exam=exam.of(_large_head, _HELD))
