@@ -3,9 +3,8 @@
 #
 # At every position, Llama-3 computes a score (a *logit*) for each of the 128,256 tokens of its
 # vocabulary. If every block is checkpointed, the logits are often the largest activation. In this
-# lab you write a loss that takes a few tokens at a time: it computes their logits, loss and
-# gradients, and then drops the logits. It combines checkpointing and accumulation in one function,
-# and the gradients are exact.
+# lab you write a loss that takes a few tokens at a time. It computes their logits, loss and
+# gradients, and then drops the logits. The gradients are exact.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -15,15 +14,14 @@
 # | 10.2 | the loss in checkpointed chunks | 2 |
 # | 10.3 | the loss whose forward computes the gradients | 4 |
 # | 10.4 | the mean over the tokens that count | 3 |
-# | 10.5 | what replaces a head and its loss | 4 |
-# | 10.6 | the chunk for a budget | 3 |
+# | 10.5 | one function in place of a head and its loss | 4 |
+# | 10.6 | the chunk size for a budget of bytes | 3 |
 #
 # Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Where a cell says `guess = None`, write a number first. Chapter 10d
-# prepares you for this lab.
+# your own cells above it. Chapter 10d prepares you for this lab.
 #
-# The *head* is the last linear layer: it turns a token's `width` values into one logit per entry of
-# the vocabulary. A *chunk* is a few consecutive tokens.
+# The *head* is the last linear layer. It turns a token's *hidden row*, of `width` values, into one
+# logit per entry of the vocabulary. A *chunk* is a few consecutive tokens.
 
 # %% id="imports"
 from functools import partial
@@ -43,12 +41,12 @@ IGNORED = -100  # the target of a token that does not count, as in F.cross_entro
 # %% [markdown] id="subject"
 # ## Where it starts
 #
-# We use 1024 tokens, a width of 32, and a vocabulary of 8192: a small copy of a large model's last
-# layer. The next cells compute the usual loss and count the bytes that it adds to what was in
-# memory before.
+# We use 1024 tokens, a width of 32, and a vocabulary of 8192. The next cells run forward and
+# backward with the usual loss. They count the bytes that this step adds to what is already in
+# memory.
 #
 # **Predict.** In float32, the logits of 1024 tokens for 8192 entries take 32 MiB. How many MiB does
-# the step, from the hidden rows to their gradients, add at its peak?
+# the step add at its peak?
 
 # %% id="guess-usual"
 guess = None  # MiB
@@ -97,12 +95,14 @@ plots.step_timeline(report_of(usual_loss))
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# If $p$ is the softmax of a token's logits and $y$ its target, the loss is $-\log p_y$. Its
-# gradient with respect to the logits, the *slope*, is $p - e_y$: the probabilities, minus 1 at the
-# target. Two matmuls turn the slope into the gradients of the hidden rows and of the head's matrix.
+# If $p$ is the softmax of a token's logits and $y$ its target, the loss is $-\log p_y$. The loss's
+# gradient with respect to the logits, the *slope*, is $p - e_y$: the probabilities, with 1
+# subtracted at the target. Two matmuls turn the slope into the gradients of the hidden rows and of
+# the head's matrix.
+#
 # The goal: both gradients are within 1e-12 of autograd's, even for large logits. "By hand" means
-# without autograd: the check calls your function with gradients off, and your function may not call
-# anything in `torch.autograd` or `torch.func` that differentiates.
+# that nothing from `torch.autograd` or `torch.func` computes them for you. The check calls your
+# function with gradients off.
 
 
 # %% id="answer-10-1"
@@ -113,18 +113,18 @@ def chunk_gradients(
     """Compute the loss of some tokens, and its gradients.
 
     Args:
-        hidden: What the head is given, `(tokens, width)`; left alone.
+        hidden: The head's input, `(tokens, width)`. Don't change it.
         targets: The right tokens, `(tokens,)`.
-        weight: The head's matrix, `(vocab, width)`; left alone.
+        weight: The head's matrix, `(vocab, width)`. Don't change it.
 
     Returns:
-        The cross-entropies, added up over the tokens, a scalar; its gradient by
-        `hidden`; its gradient by `weight`.
+        The sum of the tokens' cross-entropies, a scalar. Its gradient with respect to
+        `hidden`. Its gradient with respect to `weight`.
     """
     ### BEGIN SOLUTION
     log_chances = (hidden @ weight.T).log_softmax(1)  # (tokens, vocab)
     loss = -log_chances.gather(1, targets[:, None]).sum()
-    slope = log_chances.exp_()  # of the logits; in place, since it is the largest
+    slope = log_chances.exp_()  # in place: it is the largest tensor
     slope[torch.arange(len(targets)), targets] -= 1
     return loss, slope @ weight, slope.T @ hidden
     ### END SOLUTION
@@ -142,7 +142,7 @@ checks.lab10.chunk_gradients(chunk_gradients)
 # <details><summary>Hint 2: the targets</summary>
 #
 # `x.gather(1, targets[:, None])` picks the entry of each token's target. `x[rows, targets] -= 1`
-# changes these entries, where `rows` counts through the tokens.
+# subtracts 1 from these entries, if `rows` is 0, 1, 2 and so on.
 # </details>
 # <details><summary>Hint 3: the shapes</summary>
 #
@@ -154,8 +154,8 @@ checks.lab10.chunk_gradients(chunk_gradients)
 #
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
-# You know a tool that drops what a function saved and recomputes it in backward: `checkpoint`,
-# imported above. Use it on the loss of one chunk. The goal: return the whole loss with exact
+# Now use `checkpoint`, imported above, on the loss of one chunk at a time. It drops the chunk's
+# logits after forward and recomputes them in backward. The goal: return the whole loss with exact
 # gradients, and hold only one chunk's logits at a time.
 
 
@@ -164,13 +164,14 @@ checks.lab10.chunk_gradients(chunk_gradients)
 def checkpointed_loss(
     hidden: Tensor, targets: Tensor, weight: Tensor, chunk: int
 ) -> Tensor:
-    """Add up the losses of all tokens, a checkpointed chunk at a time.
+    """Add up the losses of all tokens, one checkpointed chunk at a time.
 
     Args:
         hidden: `(tokens, width)`.
         targets: `(tokens,)`.
         weight: `(vocab, width)`.
-        chunk: Tokens in a chunk, whose logits are one tensor; the last may have fewer.
+        chunk: Tokens per chunk; the last chunk may have fewer. A chunk's logits are one
+            tensor.
 
     Returns:
         The sum of the cross-entropies, a scalar to go backward from.
@@ -192,7 +193,7 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # %% [markdown] id="hints-10-2"
 # <details><summary>Hint 1: chunks</summary>
 #
-# `hidden.split(chunk)` and `targets.split(chunk)` return views; the last may be shorter.
+# `hidden.split(chunk)` and `targets.split(chunk)` return views; the last view may be shorter.
 # </details>
 # <details><summary>Hint 2: what goes inside</summary>
 #
@@ -207,8 +208,8 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # What does it cost? The usual loss runs three matmuls of tokens x vocabulary x width: one for the
 # logits, and one for each of the two gradients.
 #
-# **Predict.** With all chunks together, how many such matmuls does a step with `checkpointed_loss`
-# run?
+# **Predict.** How many such matmuls does a step with `checkpointed_loss` run? (Count the chunks
+# together: one matmul over all 1024 tokens, done in chunks, is one.)
 
 # %% id="guess-matmuls"
 guess = None  # matmuls
@@ -233,14 +234,15 @@ peaks["checkpointed chunks"] = peak_mib(in_chunks)
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
 # `checkpointed_loss` computes the logits twice, because it needs them again in backward. But the
-# loss is the end of the model, so you can compute a chunk's gradients along with its loss. In
-# `fused_loss`, write an `autograd.Function` whose forward adds up the gradients, and whose backward
-# multiplies the sums by the gradient that arrives. `chunk_of` is `chunk_gradients` or a function
-# like it.
+# loss is a scalar, so the gradient that arrives in backward is one number. You can therefore
+# compute a chunk's gradients already in forward, from the same logits, and multiply them by that
+# number later. In `fused_loss`, write an `autograd.Function` whose forward adds up the gradients.
+# Its backward multiplies the sums by the gradient that arrives. `chunk_of` is a function like
+# `chunk_gradients`.
 #
-# The goals: compute each chunk once, and add up its gradients immediately; hold no gradients after
-# backward, even if the loss is kept; refuse a gradient of the gradient, which the sums can't
-# provide.
+# The goals: compute each chunk once, and add up its gradients immediately. Hold no gradients after
+# backward, even if the loss is kept. Raise an error if the caller sets `create_graph=True`, because
+# the sums can't be differentiated again.
 
 
 # %% id="answer-10-3"
@@ -248,13 +250,13 @@ peaks["checkpointed chunks"] = peak_mib(in_chunks)
 def fused_loss(
     chunk_of, chunk: int, hidden: Tensor, targets: Tensor, *weights: Tensor
 ) -> Tensor:
-    """Add up the losses of all tokens; forward makes the gradients too.
+    """Add up the losses of all tokens; forward also computes the gradients.
 
     Args:
-        chunk_of: Called with rows, their targets and all weights. Gives the sum of
-            their losses, its gradient by the rows, which is always a tensor, and one by
-            each weight, or None for a weight that is frozen.
-        chunk: Tokens in a chunk; the last one may have fewer.
+        chunk_of: Called with rows, their targets and all weights. Returns the sum of
+            the rows' losses, its gradient with respect to the rows (always a tensor),
+            and its gradient with respect to each weight (None for a frozen weight).
+        chunk: Tokens per chunk; the last chunk may have fewer.
         hidden: `(tokens, width)`.
         targets: `(tokens,)`.
         *weights: The head's parameters.
@@ -263,7 +265,7 @@ def fused_loss(
         The sum of the losses, a scalar to go backward from.
 
     Raises:
-        RuntimeError: In backward, when it is asked for with `create_graph`; the message
+        RuntimeError: In backward, if it is called with `create_graph=True`; the message
             names `create_graph`.
     """
 
@@ -321,20 +323,19 @@ checks.lab10.fused_loss(fused_loss)
 # </details>
 # <details><summary>Hint 2: sums</summary>
 #
-# Use one tensor of zeros for each trained weight, and `+=`. Concatenate the rows' gradients. A
-# variable that still refers to a chunk's gradients keeps them in memory while the next are
-# computed, so add them in a separate function. `ctx.save_for_backward` takes tensors and None.
+# Use one tensor of zeros for each trained weight, and `+=`. Concatenate the rows' gradients. Do the
+# adding in a separate function: a variable that still refers to a chunk's gradients keeps them in
+# memory while the next chunk is computed. `ctx.save_for_backward` takes tensors and None.
 # </details>
 # <details><summary>Hint 3: the gradient that arrives</summary>
 #
-# For `(3 * loss).backward()` the gradient that arrives is 3. If you multiply in place, the sums are
-# wrong in a second backward.
+# For `(3 * loss).backward()`, the gradient that arrives is 3. Don't multiply the sums in place, or
+# a second backward is wrong.
 # </details>
 # <details><summary>Hint 4: the second gradient</summary>
 #
-# In backward, gradients are off unless the caller set `create_graph=True`;
-# `torch.is_grad_enabled()` tells you. `once_differentiable` isn't enough: it notices only an
-# arriving gradient that itself has a graph.
+# In backward, gradients are off unless the caller set `create_graph=True`. So
+# `torch.is_grad_enabled()` tells you. (`once_differentiable` doesn't notice every case.)
 # </details>
 
 # %% id="after-10-3"
@@ -350,11 +351,12 @@ pd.DataFrame(rows, index=peaks).round(1)
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
 # Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning, so do prompt
-# tokens. The mean is over the tokens that count, in the whole window if there are several
-# micro-batches. `loss_sum` returns a sum of losses. It can't handle ignored tokens, so pass it only
-# those that count, which also saves matmuls. The goal: compute the window's exact mean, even if a
-# micro-batch has no token that counts. Then that micro-batch's loss is 0, and so are all its
-# gradients.
+# tokens. The mean is over the tokens that count, in all micro-batches of an update (the *window*).
+# Your function is given a `loss_sum`, which returns a sum of losses. `loss_sum` can't handle
+# ignored tokens, so pass it only the tokens that count.
+#
+# The goal: the losses of a window's micro-batches add up to the window's exact mean. A micro-batch
+# without a token that counts has a loss of 0, and all its gradients are 0.
 
 
 # %% id="answer-10-4"
@@ -365,18 +367,20 @@ def mean_over_counted(
     """Divide a sum of losses by the number of tokens that count.
 
     Args:
-        loss_sum: Called with rows `(tokens, width)` and targets `(tokens,)`, perhaps of
-            no token; gives the sum of their losses.
+        loss_sum: Called with rows `(tokens, width)` and targets `(tokens,)`; `tokens`
+            may be 0. Returns the sum of their losses.
         hidden: `(batch, seq, width)`.
         targets: `(batch, seq)`; `IGNORED` where a token does not count.
-        num_counted: Tokens that count in the window; None for this micro-batch alone.
+        num_counted: Number of tokens that count in the window. None if the window is
+            this micro-batch alone.
 
     Returns:
-        A scalar to go backward from, 0 where no token counts: all gradients are then
-        zeros, and none is missing.
+        A scalar to go backward from. If no token counts, it is 0, and all gradients are
+        zeros, not None.
 
     Raises:
-        ValueError: When `num_counted` is below the tokens that count here; names both.
+        ValueError: If `num_counted` is less than the number of tokens that count here;
+            the message names both.
     """
     ### BEGIN SOLUTION
     counts = targets != IGNORED
@@ -403,15 +407,16 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # </details>
 # <details><summary>Hint 2: nothing counts</summary>
 #
-# For an empty selection `loss_sum` returns a loss of 0, with a graph for backward. Divide that loss
-# by 1, not by 0.
+# For an empty selection, `loss_sum` returns a loss of 0, with a graph for backward. Divide that
+# loss by 1, not by 0.
 # </details>
 #
 # ## 10.5 Replace the head
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# Now put it all together, as `loss = head_loss(model.head, hidden, targets, chunk)`.
+# Now put it all together in one function, `head_loss(model.head, hidden, targets, chunk)`. Three
+# things are new:
 #
 # - **The head** may have a bias, and its matrix may also be the embeddings' matrix. In that case,
 #   too, return only the head's gradient: autograd adds the embeddings' gradient.
@@ -421,13 +426,10 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # - **Autocast** is still on in the forward of your `Function`, but off in its backward. The rows
 #   may be bfloat16 and the matrix float32.
 #
-# (In float16 a `GradScaler`'s factor arrives in backward, after forward has rounded. So don't
-# divide by the number of tokens in forward: keep the gradient of the *sum*.)
-#
-# The loss must be exact in float64. With bfloat16 its error may be at most 1.5 times the usual
-# loss's. If no token counts, the loss must be 0. Hold the logits of only one chunk at a time. Your
-# function takes the fewest bytes if the slope replaces the softmax in place (`exp_`), and if
-# nothing of a chunk stays in memory while you compute the next.
+# The goal: loss and gradients are exact in float64. In bfloat16, each gradient's error is at most
+# 1.5 times its error with the usual loss. If no token counts, the loss is 0. Hold the logits of
+# only one chunk at a time. To save bytes, turn the log-probabilities into the slope in place (with
+# `exp_`), and keep nothing of a chunk while you compute the next.
 
 
 # %% id="answer-10-5"
@@ -439,18 +441,18 @@ def head_loss(
     chunk: int,
     num_counted: int | None = None,
 ) -> Tensor:
-    """Compute the cross-entropy of `head(hidden)`, whose logits never exist as a whole.
+    """Compute the cross-entropy of `head(hidden)` without ever holding all logits.
 
     Args:
-        head: With a bias or without; its matrix may belong to another module too, and
+        head: With or without a bias. Its matrix may also belong to another module, and
             parameters may be frozen.
         hidden: `(batch, seq, width)`.
         targets: `(batch, seq)`; `IGNORED` where a token does not count.
-        chunk: Tokens in a chunk, whose logits are one tensor.
+        chunk: Tokens per chunk. A chunk's logits are one tensor.
         num_counted: As for `mean_over_counted`.
 
     Returns:
-        The mean over the tokens that count, a scalar to go backward from; float32 where
+        The mean over the tokens that count, a scalar to go backward from; float32 if
         the logits are bfloat16.
     """
 
@@ -481,8 +483,9 @@ checks.lab10.head_loss(head_loss)
 # %% [markdown] id="hints-10-5"
 # <details><summary>Hint 1: what you have</summary>
 #
-# `mean_over_counted` needs a `loss_sum`. `fused_loss` becomes one if you bind its arguments
-# `chunk_of`, `chunk` and `head.parameters()` (first the matrix, then the bias if there is one).
+# `mean_over_counted` needs a `loss_sum`. `fused_loss` becomes a `loss_sum` if you bind its
+# arguments `chunk_of`, `chunk` and `head.parameters()`. (The matrix comes first, then the bias if
+# there is one.)
 # </details>
 # <details><summary>Hint 2: a new chunk_of</summary>
 #
@@ -493,8 +496,7 @@ checks.lab10.head_loss(head_loss)
 #
 # `log_softmax(1, dtype=torch.float32)` computes in float32. But float64 must stay float64:
 # `torch.promote_types` returns the wider of two types. Use it for the sums of `fused_loss` too, and
-# cast them to the weight's type at the end of forward. Otherwise the product in backward is one
-# more float32 tensor.
+# cast them to the weight's type at the end of forward.
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
 #
@@ -503,12 +505,12 @@ checks.lab10.head_loss(head_loss)
 # </details>
 
 # %% [markdown] id="predict-tied"
-# In Gemma-2 the head's matrix is the embeddings' matrix. The next cells build a small model with
+# In Gemma-2 the head's matrix is the embeddings' matrix. The next cell builds a small model with
 # such a *tied* matrix.
 #
-# **Predict.** `tied.weight.grad` is the sum of the head's gradient and the embeddings'. In the
-# embeddings' gradient, how many of the 8192 rows are zero? (Each of the 1024 random tokens looks up
-# one row.)
+# **Predict.** `tied.weight.grad` is the sum of the head's gradient and the embeddings' gradient. In
+# the embeddings' gradient, how many of the 8192 rows are zero? (Each of the 1024 random tokens
+# looks up one row.)
 
 # %% id="guess-tied"
 guess = None  # rows
@@ -532,40 +534,40 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Small chunks save bytes; large ones make large, fast matmuls. Each number of the head and of
-# the hidden rows takes `size` bytes. At the peak, memory holds the head, the rows, and:
+# Small chunks take fewer bytes, but large chunks make large, fast matmuls. In the table, `size` is
+# the bytes of one value of the head or of `hidden`. At the peak, memory holds the head, `hidden`,
+# and:
 #
 # | what | bytes |
 # |---|---|
-# | the selected rows that count, and their gradient | twice those of `hidden` |
-# | for each trained number: the sum in float32, and one gradient in its own type | size + 4 |
+# | the rows that count, and their gradient | twice the bytes of `hidden` |
+# | for each trained value of the head: a float32 sum, and a gradient in its own type | size + 4 |
 # | for each token of a chunk: logits in `hidden`'s type and in float32 | vocabulary x (size + 4) |
 # | for each token of a chunk: the gradient of its row | width x size |
 #
-# (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's doesn't. Backward
-# holds three times the bytes of `hidden`, but no chunk, so its peak is higher only if a chunk takes
-# less than `hidden`.)
+# The table assumes that a chunk takes more bytes than `hidden`. It leaves out the float32 copy that
+# a CPU also makes of bfloat16 logits.
 #
-# The goal: use the fewest chunks that fit, and make them as even as possible: 500 + 500, not 999 +
-# 1.
+# The goal: use the fewest chunks that fit, and make them as even as possible. For example, 1000
+# tokens become 500 + 500, not 999 + 1.
 
 
 # %% id="answer-10-6"
 # exercise 10.6
 def choose_chunk(head: nn.Linear, hidden: Tensor, budget: int) -> int:
-    """Choose the tokens of a chunk for a number of bytes.
+    """Choose the number of tokens per chunk for a budget of bytes.
 
     Args:
-        head: Of one dtype; some parameters may be frozen. On any device, `meta` too.
+        head: Has one dtype; parameters may be frozen. On any device, even `meta`.
         hidden: `(batch, seq, width)`, of the same dtype; every token counts.
-        budget: Bytes beyond head and hidden.
+        budget: Bytes in addition to head and hidden.
 
     Returns:
-        Tokens in a chunk: the smallest number that makes as few chunks as can be.
+        Tokens per chunk: the smallest number with which the fewest chunks suffice.
 
     Raises:
-        ValueError: When a chunk of one token does not fit: names the budget and the
-            bytes that it needs.
+        ValueError: If a chunk of one token doesn't fit; the message names the budget
+            and the bytes that this chunk needs.
     """
     ### BEGIN SOLUTION
     width, size = hidden.shape[-1], hidden.element_size()
@@ -594,10 +596,10 @@ checks.lab10.choose_chunk(choose_chunk)
 #
 # `a // b` rounds down, and `-(-a // b)` rounds up.
 # </details>
-# <details><summary>Hint 2: two steps</summary>
+# <details><summary>Hint 2: three steps</summary>
 #
-# First find the largest chunk that fits, then the number of chunks, then the smallest chunk size
-# with the same number.
+# Find the largest chunk that fits. Compute how many chunks of that size the tokens need. Then find
+# the smallest chunk size that needs no more chunks.
 # </details>
 # <details><summary>Hint 3: the refusal</summary>
 #
@@ -636,8 +638,8 @@ print(f"{chunks} chunks{beside(guess, chunks)}")
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# This ungraded cell runs your functions unchanged, with Llama's head if it fits, otherwise a
-# smaller one.
+# This ungraded cell runs your functions on the GPU, with Llama's head if it fits, or with a smaller
+# head.
 
 # %% id="gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -656,4 +658,5 @@ if torch.cuda.is_available():
 
 # %% [markdown] id="end"
 # From 2.13 on, PyTorch has such a loss: `F.linear_cross_entropy(..., options=...)`. It accepts only
-# `(tokens, width)`, and with `label_smoothing` it computes all logits (chapter 10d).
+# `hidden` of shape `(tokens, width)`, and with `label_smoothing` it computes all logits at once
+# (chapter 10d).

@@ -73,19 +73,18 @@ def choose_chunk(case: Case, result: Result) -> None:
         return
     said = str(result["said"])
     wide = Needs(case, 4)
-    refused = f"a budget of {budget} bytes holds a chunk of one token, and a ValueError came"
+    refused = f"a budget of {budget} bytes holds a chunk of one token, but a ValueError came"
     is_wide = str(wide.floor + wide.token) in re.sub("[,_]", "", said)
     faults = {
-        f"{refused} as if all numbers had four bytes: how many has one of hidden's?": (
-            needs.size != 4 and is_wide
-        ),
-        f"{refused}: {said[:200]} Does something count that is not there, as the gradient of a "
-        "frozen matrix?": bool(said),
+        f"{refused} as if all numbers had four bytes: how many bytes does an element of hidden "
+        "take?": (needs.size != 4 and is_wide),
+        f"{refused}: {said[:200]} Do you count something that is not there, such as the gradient "
+        "of a frozen matrix?": bool(said),
     }
     expect.no_fault(faults)
     where = f"{needs.tokens} tokens, a vocabulary of {case['vocab']}, a budget of {budget} bytes: "
     seen = read.integer(result["chunk"], f"{where}the chunk")
-    otherwise = f"a chunk of {seen} tokens fits, and makes more chunks than are needed, or uneven "
+    otherwise = f"a chunk of {seen} tokens fits, but makes more chunks than are needed, or uneven "
     otherwise += "ones."
     if seen > needs.largest(budget - needs.floor):
         wanted = needs.floor + seen * needs.token
@@ -103,38 +102,38 @@ def _faults(case: Case) -> Faults:
 
     if case["bias"]:
         yield (
-            "the bias is not in it, a parameter that learns though the matrix is frozen; or a part "
-            "of a token was rounded up: // rounds down.",
+            "the bias is missing, which may learn even if the matrix is frozen; or you rounded up "
+            "a fraction of a token: // rounds down.",
             even(room + vocab * (needs.size + 4)),
         )
     yield from {
-        "all numbers count as four bytes, and hidden's have fewer.": (
+        "you counted four bytes for each number, but hidden's numbers have fewer.": (
             wide.even(wide.largest(budget - wide.floor))
         ),
-        "that chunk fits, and the last one is smaller than the others: as many chunks of one size "
-        "need fewer bytes.": largest,
+        "that chunk fits, but the last one is smaller than the others: as many chunks of equal "
+        "size need fewer bytes.": largest,
     }.items()
     if largest:
         yield (
-            "tokens over chunks was rounded down, or to the nearest: a few tokens are then one "
-            "chunk more. Round up.",
+            "you rounded tokens / chunks down, or to the nearest: the leftover tokens then make "
+            "one more chunk. Round up.",
             round(needs.tokens / math.ceil(needs.tokens / largest)),
         )
     yield from {
-        "a chunk's logits count once in it: they are there in hidden's type and in float32.": (
+        "you counted a chunk's logits once: count them in hidden's type and in float32.": (
             even(room, low)
         ),
-        "a chunk's logits count as two of float32: one has hidden's type.": (
+        "you counted a chunk's logits as two in float32: one has hidden's type.": (
             even(room, needs.token + vocab * (4 - needs.size))
         ),
-        "hidden's bytes count once in it: the rows that count are a copy, and have a gradient.": (
+        "you counted hidden's bytes once: the rows that count are a copy, and have a gradient.": (
             even(room + needs.rows // 2)
         ),
     }.items()
     if case["learns"]:
         yield from {
-            "the gradients' sums are not in it: they are there whatever the chunk.": even(budget),
-            "the sums in float32 are not in it: they're there beside the chunk's own gradients.": (
+            "the gradients' sums are missing: they don't depend on the chunk.": even(budget),
+            "the sums in float32 are missing: count them besides the chunk's own gradients.": (
                 even(room + 4 * needs.learns)
             ),
         }.items()

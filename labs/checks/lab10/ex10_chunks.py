@@ -15,7 +15,7 @@ _PASSED_10_2 = "the whole loss and its gradients, with the logits of one chunk a
 _PASSED_10_3 = "each chunk made once, in forward, and a second gradient refused"
 _SMALL = 64  # bytes: a loss or two
 _ADVICE = (
-    "have chunk_of give numbers that you know, and follow them. The rows' gradients are side by "
+    "let chunk_of return numbers that you know, and follow them. The rows' gradients are side by "
     "side, in the order of the chunks; a weight's are added to zeros; neither is divided."
 )
 _NAMES = ["hidden", "weight", "bias"]
@@ -34,13 +34,13 @@ def chunk_gradients(case: Case, result: Result, right: Right) -> None:
     loss, gradients = result["loss"], read.tensors(result["gradients"], 2, "the gradients")
     if isinstance(loss, Tensor):
         shape = tuple(loss.shape)
-        expect.fact(not shape, f"the loss is a scalar, the sum over the tokens, and {shape} came.")
+        expect.fact(not shape, f"the loss should be a scalar, the tokens' sum, but {shape} came.")
         loss = loss.item()
     loss = read.number(loss, "the value")
     expect.fact(
         math.isfinite(loss) and all(g is None or bool(g.isfinite().all()) for g in gradients),
         "with large logits something is not finite: exp of a large number is infinite. log_softmax "
-        "takes the largest logit of each token away first.",
+        "subtracts the largest logit of each token first.",
     )
     expect_loss(loss, right.loss, _loss_faults_10_1(right, case["tokens"]))
     of_hidden, of_weight, _ = right.gradients
@@ -52,9 +52,9 @@ def _loss_faults_10_1(right: Right, tokens: int) -> Faults:
     scene = right.scene
     picked = (scene.hidden @ scene.weight.T).gather(1, scene.targets[:, None]).sum()
     yield from {
-        "it is the mean over the tokens: the sum is wanted.": right.loss / tokens,
-        "its sign is the other one: the loss is minus a logarithm.": -right.loss,
-        "it is the targets' logits alone: their log-probabilities are wanted.": -picked.item(),
+        "it is the mean over the tokens instead of the sum.": right.loss / tokens,
+        "its sign is wrong: the loss is minus a logarithm.": -right.loss,
+        "it is the targets' logits: sum their negative log-probabilities.": -picked.item(),
     }.items()
 
 
@@ -63,12 +63,12 @@ def _faults_10_1(scene: given.Scene, of_hidden: Tensor, of_weight: Tensor) -> Fa
     chances = (hidden @ weight.T).softmax(1)
     right, n = [of_hidden, of_weight], len(hidden)
     yield from {
-        "the gradients are those of the probabilities: at each token's target, 1 is taken away.": [
+        "the gradients are made from the probabilities alone: subtract 1 at each token's target.": [
             chances @ weight,
             chances.T @ hidden,
         ],
-        "both have the other sign: probabilities minus the target.": [-g for g in right],
-        "both are divided by the tokens: that of the sum is wanted.": [g / n for g in right],
+        "both have the wrong sign: take probabilities minus the target.": [-g for g in right],
+        "both are divided by the tokens: return those of the sum.": [g / n for g in right],
     }.items()
 
 
@@ -103,18 +103,18 @@ def _loss_faults_10_2(right: losses.Right, size: int) -> Faults:
     starts = range(0, tokens, size)
     parts = [right.of(slice(start, start + size))[0] for start in starts]
     full = [part for start, part in zip(starts, parts, strict=True) if start + size <= tokens]
-    yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
+    yield "it is the mean over the tokens: return the sum.", right.loss / tokens
     yield "the last chunk, smaller than the others, is missing.", sum(full)
     means = [part / min(size, tokens - s) for s, part in zip(starts, parts, strict=True)]
     yield "the means of the chunks are added up: take the sum in each.", sum(means)
     yield "it is the mean of the chunks' means: take the sum in each.", sum(means) / len(means)
-    yield "it is the last chunk's alone: add them up.", parts[-1]
+    yield "it is only the last chunk's: add them up.", parts[-1]
 
 
 def _faults_10_2(case: Case, right: losses.Right) -> Faults:
     factor = case["factor"]
     of_hidden, of_weight, _ = right.gradients
-    why = "got none: what is detached from the graph carries no gradient back."
+    why = "got none: a tensor detached from the graph carries no gradient back."
     yield f"hidden {why}", [1 + 0 * of_hidden, 1 + factor * of_weight]
     yield f"the matrix {why}", [1 + factor * of_hidden, 1 + 0 * of_weight]
 
@@ -167,11 +167,11 @@ def _judge_calls(case: Case, result: Result) -> None:
     sizes = read.integers(result["sizes"], "rows of each chunk")
     chunks, most = -(-tokens // size), max(sizes, default=0)
     faults = {
-        "chunk_of was not called, and it alone knows the loss.": not in_forward + in_backward,
+        "chunk_of was not called, but only it knows the loss.": not in_forward + in_backward,
         f"chunk_of was called {in_backward} times in backward: the gradients of a chunk are made "
         "with its loss, so add them up in forward and keep the sums.": in_backward > 0,
-        f"chunk_of was given {most} rows, and chunk is {size}.": most > size,
-        f"chunk_of was called {in_forward} times, and the {tokens} tokens are {chunks} chunks of "
+        f"chunk_of was given {most} rows, but chunk is {size}.": most > size,
+        f"chunk_of was called {in_forward} times, but the {tokens} tokens make {chunks} chunks of "
         f"at most {size}.": in_forward != chunks or sum(sizes) != tokens,
     }
     expect.no_fault(faults)
@@ -181,10 +181,10 @@ def _judge_second(result: Result) -> None:
     said = str(result["said"])
     faults = {
         "a loss that asks for the gradient of a gradient went through, and backward returns sums "
-        "that have no graph: that part of the loss is lost in silence. In backward "
-        "torch.is_grad_enabled() is true where somebody asks for create_graph, also where "
+        "that have no graph: that part of the loss is lost without an error. In backward "
+        "torch.is_grad_enabled() is true if somebody asks for create_graph, even if "
         "once_differentiable stays silent: raise a RuntimeError.": not said,
-        f"the error of a second gradient is {said[:200]!r}, and a RuntimeError is wanted that "
+        f"the error of a second gradient is {said[:200]!r}, but it should be a RuntimeError that "
         "names create_graph: say what was asked for.": (
             not said.startswith("RuntimeError") or "create_graph" not in said
         ),
@@ -194,9 +194,9 @@ def _judge_second(result: Result) -> None:
 
 def _loss_faults_10_3(case: Case, right: losses.Right) -> Faults:
     tokens, size = case["tokens"], case["chunk"]
-    yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
-    yield "it is the last chunk's alone: add them up.", right.of(slice(-(tokens % size), None))[0]
-    yield "it is divided by the chunks: the sum is wanted.", right.loss / -(-tokens // size)
+    yield "it is the mean over the tokens: return the sum.", right.loss / tokens
+    yield "it is only the last chunk's: add them up.", right.of(slice(-(tokens % size), None))[0]
+    yield "it is divided by the number of chunks: return the sum.", right.loss / -(-tokens // size)
 
 
 def _faults_10_3(case: Case, right: losses.Right, is_twice: bool) -> Faults:
@@ -216,12 +216,12 @@ def _faults_10_3(case: Case, right: losses.Right, is_twice: bool) -> Faults:
         "already: make new tensors, or refuse to go backward twice.": held(
             *(1 + (factor + factor**2) * g for g in gradients)
         ),
-        "the weights have the gradients of the last chunk alone: add them up.": held(
+        "the weights have only the last chunk's gradients: add them up.": held(
             of_hidden, *(1 + factor * g for g in last[1:])
         ),
         "the weights got none: backward returns a gradient for each tensor that apply was "
         "given.": held(of_hidden, *(1 + 0 * g for g in gradients[1:])),
-        "hidden got none: its rows' gradients, chunk by chunk, are the whole one.": held(
+        "hidden got none: concatenate its rows' gradients, chunk by chunk.": held(
             1 + 0 * gradients[0], *of_weights
         ),
     }.items()
@@ -231,10 +231,10 @@ def _judge_memory(case: Case, result: Result) -> None:
     peak, left = (read.integer(result[key], f"bytes ({key})") for key in ("peak", "left"))
     allowed = losses.allowed_bytes(case, chunks=4, matrices=4)
     faults = {
-        f"{peak} bytes were there at once, and {allowed} are enough for the sums and one chunk: "
+        f"{peak} bytes were held at once, but {allowed} are enough for the sums and one chunk: "
         "add each chunk's gradients to the sum at once, and keep none.": peak > allowed,
-        f"backward is over, the loss is still there, as in a list of losses, and with it {left} "
+        f"backward is over, and the loss, kept as in a list of losses, still holds {left} "
         "bytes: the sums. What is set on ctx as an attribute, or held by a function, lives as long "
-        "as the loss; what save_for_backward was given is freed after backward.": left > _SMALL,
+        "as the loss; what you pass to save_for_backward is freed after backward.": left > _SMALL,
     }
     expect.no_fault(faults)

@@ -65,10 +65,10 @@ def mean_over_counted(case: Case, result: Result) -> None:
     number = sum(part[..., 0].numel() for part in hidden)
     rows = read.integers(result["rows"], "the targets that loss_sum was given")
     _judge_rows(case, rows)
-    no_number = f"{where} the loss is nan: where nothing counts the mean is 0 / 0, and 0 is wanted."
+    no_number = f"{where} the loss is nan: if nothing counts, the mean is 0 / 0, but return 0."
     faults = {
-        f"{where} this came: {said[:300]} Nothing is to be refused where num_counted is not below "
-        "the tokens that count here; where none counts the loss is 0.": bool(said),
+        f"{where} this came: {said[:300]} Nothing should be refused if num_counted is not below "
+        "the tokens that count here; if none counts, the loss is 0.": bool(said),
         no_number: result["loss"] != result["loss"],
     }
     expect.no_fault(faults)
@@ -76,12 +76,12 @@ def mean_over_counted(case: Case, result: Result) -> None:
     usual = list(_faults_10_4(total, sums, numbers, number))
     expect_loss(result["loss"], total.item() / max(window, 1), ((w, v.item()) for w, v in usual))
     of_matrix, *of_rows = read.tensors(result["gradients"], 1 + len(hidden), "the gradients")
-    zeros = "not even zeros, and other ranks wait for a gradient of every parameter"
+    zeros = "not even zeros, but other ranks wait for a gradient of every parameter"
     faults = {
-        f"{where} the loss leads back to nothing: neither hidden nor the matrix got a gradient, "
+        f"{where} the loss has no path back: neither hidden nor the matrix got a gradient, "
         f"{zeros}.": window == 0 and all(g is None for g in (of_matrix, *of_rows)),
-        f"{where} the loss leads back to hidden alone: the matrix got no gradient, {zeros}. "
-        "loss_sum may be given no token.": window == 0 and of_matrix is None,
+        f"{where} the loss leads back only to hidden: the matrix got no gradient, {zeros}. You may "
+        "call loss_sum with no token.": window == 0 and of_matrix is None,
     }
     expect.no_fault(faults)
     names = ["the matrix", *(f"micro-batch {i}" for i in range(len(hidden)))]
@@ -98,12 +98,12 @@ def _judge_rows(case: Case, rows: Sequence[int]) -> None:
         for t in (torch.cat([t[:, 1:] for t in targets]), torch.cat(targets))
     )
     faults = {
-        "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
-        "of those that count, and their targets.": given.IGNORED in rows,
+        "loss_sum was given an ignored token, but its target isn't a valid one: pass only the rows "
+        "that count, and their targets.": given.IGNORED in rows,
         "targets were shifted: here each token of hidden has its own target already, at the same "
-        "place.": sorted(rows) == shifted != right,
-        f"loss_sum was given {len(rows)} tokens, and {len(right)} count: one that is ignored has a "
-        "loss under any other target too, so leave it out.": len(rows) > len(right),
+        "position.": sorted(rows) == shifted != right,
+        f"loss_sum was given {len(rows)} tokens, and {len(right)} count: an ignored token has a "
+        "loss with any other target too, so leave it out.": len(rows) > len(right),
     }
     expect.no_fault(faults)
 
@@ -113,8 +113,8 @@ def _faults_10_4(total: Tensor, sums: list[Tensor], numbers: list[int], tokens: 
         return
     means = [s / max(n, 1) for s, n in zip(sums, numbers, strict=True)]
     yield from {
-        "it is the sum over the tokens: the mean is wanted.": total,
-        "it is divided by all tokens, and those that are ignored do not count.": total / tokens,
+        "it is the sum over the tokens instead of the mean.": total,
+        "it is divided by all tokens, but ignored tokens do not count.": total / tokens,
         "it is the sum of the micro-batches' own means: num_counted has the tokens of the "
         "window.": torch.stack(means).sum(),
     }.items()
@@ -202,13 +202,13 @@ def _judge_exactly(
 
 
 def _loss_faults(case: Case, right: Right, counted: int, window: int) -> Faults:
-    yield "it is the sum over the tokens: the mean is wanted.", right.loss * window
+    yield "it is the sum over the tokens instead of the mean.", right.loss * window
     if case["bias"]:
         model = given.Tied(case)
         without = nn.Linear(case["width"], case["vocab"], bias=False)
         without.weight = model.head.weight
         loss = _whole(without, model(), model.targets, case.get("num_counted"))
-        yield "the head's bias is not in it, and this head has one.", loss.item()
+        yield "the head's bias is missing, but this head has one.", loss.item()
     yield "num_counted is not used: it has the tokens of the window.", right.loss * window / counted
 
 
@@ -226,7 +226,7 @@ def _faults_10_5(case: Case, right: Right, names: Sequence[str]) -> Faults:
         loss = _whole(untied, model(), model.targets, case.get("num_counted"))
         (loss * case["factor"]).backward()
         yield (
-            "the matrix has the embeddings' gradient alone: it is the head's as well.",
+            "the matrix has only the embeddings' gradient: it needs the head's as well.",
             observe.gradients_of(model),
         )
         of_head = untied.weight.grad
@@ -234,8 +234,8 @@ def _faults_10_5(case: Case, right: Right, names: Sequence[str]) -> Faults:
         tied = next(name for name in of if name == "embedding.weight")
         halved = {**of, tied: of[tied] - of_head + of_head / case["factor"]}
         yield (
-            "the matrix has the head's gradient without the factor that came to backward: return "
-            "it, and let autograd add it up with the embeddings'.",
+            "the matrix has the head's gradient without the factor that backward was given: "
+            "multiply by it, and let autograd add the embeddings' gradient.",
             list(halved.values()),
         )
 
@@ -245,11 +245,11 @@ def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -
     types = read.items(result["matmuls"], "the types of the matmuls")
     faults = {
         "in bfloat16 a matmul with the head's matrix was made in float32, which takes a copy of "
-        "the matrix of twice its bytes: softmax and sums are float32, and matmuls are "
+        "the matrix with twice its bytes: make softmax and sums float32, but matmuls "
         "bfloat16.": "float32" in types,
-        f"in bfloat16 the loss is a {str(result['type'])[:30]}, and float32 is wanted: what is "
-        "added up over thousands of tokens has more digits than "
-        "bfloat16.": result["type"] != "torch.float32",
+        f"in bfloat16 the loss is a {str(result['type'])[:30]}, but float32 is needed: a sum over "
+        "thousands of tokens needs more digits than bfloat16 "
+        "has.": result["type"] != "torch.float32",
     }
     expect.no_fault(faults)
     losses.expect_loss(result["loss"], right.loss, (), 0.02)

@@ -14,8 +14,8 @@ from . import given
 
 _NARROW = 1e-6  # relative, about what float32 makes of float64
 _NARROWED = (
-    ", and what came is float64: was something made narrower (.float() narrows float64, too), or "
-    "is it an approximation, by finite differences or a small number added?"
+    ", and what came is float64: did you cast down (.float() narrows float64, too), or "
+    "approximate, by finite differences or by adding a small number?"
 )
 _FAULT = 1e-6  # relative, where a fault's own value is compared
 
@@ -77,7 +77,7 @@ def expect_loss(
     ratio = found / wanted if wanted else 0.0
     otherwise = f"{found:.9g} is {ratio:.9g} times the right one: compare it with {beside}."
     if abs(ratio - 1) < _NARROW:
-        otherwise = f"it is off by {abs(ratio - 1):.1g} of it{_NARROWED}"
+        otherwise = f"it is off by {abs(ratio - 1):.1g} of the loss{_NARROWED}"
     more: Any = {"otherwise": otherwise, "tolerance": tolerance, "where": "the value: "}
     expect.close(found, wanted, faults, **more)
 
@@ -122,8 +122,8 @@ def expect_late(result: Result) -> None:
     """Expect that no gradient was written before backward began."""
     expect.fact(
         not read.flag(result, "early"),
-        ".grad was written before backward began: a forward whose loss goes nowhere has then "
-        "trained the weights. backward returns the gradients, and autograd adds them to .grad.",
+        ".grad was written before backward began: then even a forward whose loss is never used "
+        "trains the weights. backward returns the gradients, and autograd adds them to .grad.",
     )
 
 
@@ -133,14 +133,14 @@ def expect_no_whole(result: Result, case: Case, tokens: int, allowed: int) -> No
     keys = {"largest": "the largest tensor", "peak": "the peak"}
     largest, peak = (read.integer(result[key], name) for key, name in keys.items())
     faults = {
-        f"a tensor of {largest} bytes was made, and the logits of all {tokens} tokens take "
+        f"a tensor of {largest} bytes was made, but the logits of all {tokens} tokens take "
         f"{whole}: make those of one chunk at a time.": largest >= whole,
         f"no tensor has more than {largest} bytes, and the logits of {case['chunk']} tokens take "
-        f"{of_chunk}: a chunk is to have as many tokens as chunk says, and its logits, for all of "
-        "the vocabulary, are to be one tensor.": 2 * largest <= of_chunk,
-        f"{peak} bytes were there at once, and {allowed} are enough for the gradients and one "
-        f"chunk. The logits of all tokens take {whole}: what of a chunk lives on when the next one "
-        "is made?": peak > allowed,
+        f"{of_chunk}: make each chunk as long as chunk says, and its logits, for the whole "
+        "vocabulary, one tensor.": 2 * largest <= of_chunk,
+        f"{peak} bytes were in memory at once, but {allowed} are enough for the gradients and one "
+        f"chunk. The logits of all tokens take {whole}: what of a chunk is still held when the "
+        "next one is made?": peak > allowed,
     }
     expect.no_fault(faults)
 

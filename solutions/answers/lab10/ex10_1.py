@@ -5,15 +5,15 @@ from torch.nn import functional as F
 
 from solutions.answers import right, wrong
 
-mean = wrong("it is the mean over the tokens: the sum is wanted", ").sum()", ").mean()")
-forgets_the_minus = wrong("its sign is the other one", "-log_chances", "log_chances")
+mean = wrong("it is the mean over the tokens instead of the sum", ").sum()", ").mean()")
+forgets_the_minus = wrong("its sign is wrong", "-log_chances", "log_chances")
 forgets_the_target = wrong(
-    "at each token's target, 1 is taken away",
+    "subtract 1 at each token's target",
     "    slope[torch.arange(len(targets)), targets] -= 1\n",
     "",
 )
 turns_the_sign = wrong(
-    "both have the other sign", "return loss, slope @", "slope.neg_()\n    return loss, slope @"
+    "both have the wrong sign", "return loss, slope @", "slope.neg_()\n    return loss, slope @"
 )
 divides_the_gradients = wrong(
     "both are divided by the tokens",
@@ -21,7 +21,7 @@ divides_the_gradients = wrong(
     "slope /= len(targets)\n    return loss, slope @",
 )
 adds_a_little = wrong(
-    "or a small number added",
+    "or by adding a small number",
     "-log_chances.gather(1, targets[:, None]).sum()",
     "-(log_chances.gather(1, targets[:, None]).exp() + 1e-8).log().sum()",
 )
@@ -34,7 +34,7 @@ overflows = wrong(
 transposed = wrong("and it is shaped as weight", "slope.T @ hidden", "hidden.T @ slope")
 two_values = wrong("a tuple of 2", "return loss, slope @ weight, slope.T @ hidden",
                    "return slope @ weight, slope.T @ hidden")  # fmt: skip
-leaves_a_loss_for_each = wrong("the loss is a scalar", ".gather(1, targets[:, None]).sum()",
+leaves_a_loss_for_each = wrong("the loss should be a scalar", ".gather(1, targets[:, None]).sum()",
                                ".gather(1, targets[:, None])")  # fmt: skip
 columns_of_the_targets = wrong(
     "the gradient of hidden and of weight is wrong",
@@ -42,7 +42,7 @@ columns_of_the_targets = wrong(
     "slope[:, targets] -= 1",
 )
 picks_logits = wrong(
-    "it is the targets' logits alone",
+    "it is the targets' logits",
     "    loss = -log_chances.gather(1, targets[:, None]).sum()\n",
     "    loss = -(hidden @ weight.T).gather(1, targets[:, None]).sum()\n",
 )

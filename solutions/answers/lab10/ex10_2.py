@@ -10,16 +10,16 @@ usual_loss = solved("lab10").usual_loss
 
 
 keeps_the_logits_of_all_chunks = wrong(
-    "what of a chunk lives on",
+    "what of a chunk is still held",
     "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
     "usual_loss(rows, theirs, weight)",
 )
 takes_chunks_of_its_own = wrong(
-    "a chunk is to have as many tokens as chunk says",
+    "make each chunk as long as chunk says",
     "hidden.split(chunk), targets.split(chunk)",
     "hidden.split(16), targets.split(16)",
 )
-keeps_the_last_alone = wrong("it is the last chunk's alone", "total = total + ", "total = ")
+keeps_the_last_alone = wrong("it is only the last chunk's", "total = total + ", "total = ")
 takes_means = wrong(
     "it is the mean of the chunks' means",
     "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
@@ -39,7 +39,7 @@ divides_by_the_tokens = wrong(
 )
 detaches_the_rows = wrong("hidden got none", "hidden.split", "hidden.detach().split")
 detaches_the_matrix = wrong("the matrix got none", "theirs, weight", "theirs, weight.detach()")
-gives_a_number = wrong("and float came", "return total", "return total.item()")
+gives_a_number = wrong("but float came", "return total", "return total.item()")
 drops_the_rest = wrong(
     "the last chunk, smaller than the others, is missing",
     "        total = total",

@@ -5,20 +5,20 @@ import torch
 from solutions.answers import right, wrong
 
 trusts_once_differentiable = wrong(
-    "that part of the loss is lost in silence",
+    "that part of the loss is lost without an error",
     "        @staticmethod\n        def backward",
     "        @staticmethod\n        @torch.autograd.function.once_differentiable\n"
     "        def backward",
 )
 says_little = wrong(
-    "and a RuntimeError is wanted that names create_graph",
+    "but it should be a RuntimeError that names",
     '"this loss has first gradients alone, and create_graph asks for a "\n'
     '                    "second one: take checkpointed_loss."',
     '"not twice."',
 )
 leaves_out_what_arrives = wrong("backward leaves out the gradient that arrives", "slope * s", "s")
 keeps_the_last_sum = wrong(
-    "the gradients of the last chunk alone", "total += gradient", "total.copy_(gradient)"
+    "the weights have only the last chunk's gradients", "total += gradient", "total.copy_(gradient)"
 )
 gives_the_weights_none = wrong(
     "the weights got none",
@@ -49,17 +49,17 @@ divides_by_the_tokens = wrong(
     "ctx.save_for_backward(of_rows, *sums)\n            loss = loss / len(hidden)\n",
 )
 divides_by_the_chunks = wrong(
-    "it is divided by the chunks",
+    "it is divided by the number of chunks",
     "ctx.save_for_backward(of_rows, *sums)\n",
     "ctx.save_for_backward(of_rows, *sums)\n            loss = loss / -(-len(hidden) // chunk)\n",
 )
 begins_with_the_weights = wrong(
-    "have chunk_of give numbers that you know",
+    "let chunk_of return numbers that you know",
     "torch.zeros_like(w, dtype=kind)",
     "w.detach().to(kind, copy=True)",
 )
 keeps_the_last_loss = wrong(
-    "it is the last chunk's alone",
+    "it is only the last chunk's",
     "sum(add(*part) for part in parts)",
     "[add(*part) for part in parts][-1]",
 )
@@ -106,7 +106,7 @@ def keeps_the_gradients_of_all_chunks(chunk_of, chunk, hidden, targets, *weights
     return Kept.apply(hidden, *weights)
 
 
-@wrong("it alone knows the loss")
+@wrong("but only it knows the loss")
 def knows_the_loss_itself(chunk_of, chunk, hidden, targets, *weights):
     return torch.nn.functional.cross_entropy(hidden @ weights[0].T, targets, reduction="sum")
 
@@ -136,7 +136,7 @@ def sums_on_ctx(chunk_of, chunk, hidden, targets, *weights):
     return OnCtx.apply(hidden, *weights)
 
 
-@wrong("a forward whose loss goes nowhere has then trained the weights")
+@wrong("then even a forward whose loss is never used")
 def writes_the_gradients_in_forward(chunk_of, chunk, hidden, targets, *weights):
     with torch.no_grad():
         pairs = zip(hidden.split(chunk), targets.split(chunk), strict=True)

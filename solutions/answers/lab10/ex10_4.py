@@ -6,7 +6,7 @@ from torch import Tensor
 from solutions.answers import right, wrong
 
 hands_on_ignored_tokens = wrong(
-    "and it knows no such target",
+    "but its target isn't a valid one",
     "total = loss_sum(hidden[counts], targets[counts])",
     "total = loss_sum(hidden.flatten(0, 1), targets.flatten())",
 )
@@ -35,7 +35,7 @@ divides_by_a_window_of_nothing = wrong(
     "max(here if num_counted is None else num_counted, 1)",
     "(max(here, 1) if num_counted is None else num_counted)",
 )
-leaves_out_the_refusal = wrong("and it went through", "num_counted < here", "num_counted < 0")
+leaves_out_the_refusal = wrong("but it went through", "num_counted < here", "num_counted < 0")
 names_one_number = wrong("and this came:", "here}: count over", "targets.numel()}: count over")
 raises_where_nothing_counts = wrong(
     "this came: ZeroDivisionError",
@@ -48,12 +48,12 @@ gives_a_zero_without_a_graph = wrong(
     "    if not here:\n        return hidden.new_zeros(())\n    total =",
 )
 gives_a_zero_that_leads_to_nothing = wrong(
-    "the loss leads back to nothing",
+    "the loss has no path back",
     "    total =",
     "    if not here:\n        return torch.zeros((), requires_grad=True)\n    total =",
 )
 gives_a_zero_of_the_rows_alone = wrong(
-    "the loss leads back to hidden alone",
+    "the loss leads back only to hidden",
     "    total =",
     "    if not here:\n        return hidden.sum() * 0\n    total =",
 )
@@ -63,12 +63,12 @@ shifts_the_targets = wrong(
     "    hidden, targets = hidden[:, :-1], targets[:, 1:]\n    counts = targets != IGNORED\n",
 )
 puts_zeros_in_place_of_what_is_ignored = wrong(
-    "one that is ignored has a loss under any other target too",
+    "an ignored token has a loss with any other target too",
     "loss_sum(hidden[counts], targets[counts])",
     "loss_sum((hidden * counts[..., None]).flatten(0, 1), (targets * counts).flatten())",
 )
 fills_the_targets_in_place = wrong(
-    "is another after your call", "    total =", "    targets[~counts] = 0\n    total ="
+    "your call changed its arguments", "    total =", "    targets[~counts] = 0\n    total ="
 )
 
 

@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 from solutions.answers import right, wrong
 
 forgets_the_bias = wrong(
-    "the head's bias is not in it", "F.linear(rows, weight, bias)", "F.linear(rows, weight)"
+    "the head's bias is missing", "F.linear(rows, weight, bias)", "F.linear(rows, weight)"
 )
 gives_the_bias_nothing = wrong(
     "the bias got none",
@@ -16,7 +16,7 @@ gives_the_bias_nothing = wrong(
 )
 forgets_the_window = wrong("num_counted is not used", "targets, num_counted)", "targets)")
 takes_chunks_of_its_own = wrong(
-    "a chunk is to have as many tokens as chunk says",
+    "make each chunk as long as chunk says",
     "fused_loss(chunk_of, chunk,",
     "fused_loss(chunk_of, 16,",
 )
@@ -25,7 +25,7 @@ gives_the_sum = wrong(
     "return mean_over_counted(loss_sum, hidden, targets, num_counted)",
     "counts = targets != -100\n    return loss_sum(hidden[counts], targets[counts])",
 )
-loses_a_softmax = wrong("and float32 is wanted", "dtype=wide", "dtype=logits.dtype")
+loses_a_softmax = wrong("but float32 is needed", "dtype=wide", "dtype=logits.dtype")
 narrows_float64 = wrong(
     ".float() narrows float64, too",
     "logits.log_softmax(1, dtype=wide)",
@@ -42,7 +42,7 @@ multiplies_in_float32 = wrong(
     "(narrow @ weight).to(rows.dtype), narrow.T @ rows if weight.requires_grad else None",
 )
 detaches_the_matrix = wrong(
-    "the matrix has the embeddings' gradient alone",
+    "the matrix has only the embeddings' gradient",
     "*head.parameters())",
     "*[p.detach() if p.dim() == 2 else p for p in head.parameters()])",
 )
@@ -73,7 +73,7 @@ def in_checkpoints(linear, hidden, targets, chunk, num_counted):
     return total / counted(targets, num_counted)
 
 
-@wrong("what of a chunk lives on")
+@wrong("what of a chunk is still held")
 def all_logits_in_bfloat16(head, hidden, targets, chunk, num_counted=None):
     if hidden.dtype != torch.bfloat16 or head.out_features < 1000:
         return by_the_sizes_of_the_head(head, hidden, targets, chunk, num_counted)
@@ -89,7 +89,7 @@ def adds_up_in_autocasts_copy(head, hidden, targets, chunk, num_counted=None):
     return in_checkpoints(head, hidden, targets, chunk, num_counted)
 
 
-@wrong("without the factor that came to backward")
+@wrong("without the factor that backward was given")
 def writes_the_gradient_itself(head, hidden, targets, chunk, num_counted=None):
     frozen = [p.detach() for p in head.parameters()]
     leaves = [p.clone().requires_grad_() for p in frozen]

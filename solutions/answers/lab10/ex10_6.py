@@ -5,26 +5,26 @@ import math
 from solutions.answers import right, wrong
 
 takes_the_largest = wrong(
-    "as many chunks of one size need fewer bytes",
+    "as many chunks of equal size need fewer bytes",
     "    chunks = -(-tokens // largest)\n    return -(-tokens // chunks)",
     "    return min(largest, tokens)",
 )
-forgets_the_sums = wrong("the gradients' sums are not in it", "(budget - floor)", "budget")
+forgets_the_sums = wrong("the gradients' sums are missing", "(budget - floor)", "budget")
 counts_logits_once = wrong(
-    "logits count once in it", "head.out_features * (size + 4)", "head.out_features * 4"
+    "you counted a chunk's logits once", "head.out_features * (size + 4)", "head.out_features * 4"
 )
 counts_two_of_float32 = wrong(
-    "logits count as two of float32", "head.out_features * (size + 4)", "head.out_features * 8"
+    "logits as two in float32", "head.out_features * (size + 4)", "head.out_features * 8"
 )
 counts_the_rows_once = wrong(
-    "hidden's bytes count once in it", "2 * hidden.nbytes", "hidden.nbytes"
+    "you counted hidden's bytes once", "2 * hidden.nbytes", "hidden.nbytes"
 )
 counts_what_is_frozen = wrong("as the gradient of a frozen matrix", " if p.requires_grad", "")
 forgets_the_sums_in_float32 = wrong(
-    "the sums in float32 are not in it", "learns * (size + 4)", "learns * size"
+    "the sums in float32 are missing", "learns * (size + 4)", "learns * size"
 )
 forgets_the_bias = wrong(
-    "the bias is not in it",
+    "the bias is missing",
     "sum(p.numel() for p in head.parameters() if p.requires_grad)",
     "head.weight.numel() if head.weight.requires_grad else 0",
 )
@@ -37,14 +37,14 @@ assumes_float32 = wrong(
 )
 says_little = wrong("and this came: 'ValueError", "needs {least} bytes", "needs more bytes")
 accepts_no_room = wrong(
-    "and it went through", "    if largest < 1:", "    if largest < 0:",
+    "but it went through", "    if largest < 1:", "    if largest < 0:",
     "    chunks = -(-tokens // largest)", "    chunks = -(-tokens // max(largest, 1))",
 )  # fmt: skip
 rounds_the_chunks_down = wrong(
     "more than the budget", "chunks = -(-tokens // largest)", "chunks = max(1, tokens // largest)"
 )
 rounds_to_the_nearest = wrong(
-    "a few tokens are then one chunk more",
+    "the leftover tokens then make one more chunk",
     "return -(-tokens // chunks)",
     "return round(tokens / chunks)",
 )

@@ -48,7 +48,7 @@ def _graph_of(loss: Any, where: str = "") -> Tensor:
     shape = f" {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
     graph = ", without a graph" if isinstance(loss, Tensor) and not loss.requires_grad else ""
     raise CheckError(
-        f"{where}a scalar tensor to go backward from is wanted, and {type(loss).__name__}{shape} "
+        f"{where}a scalar tensor to go backward from is needed, but {type(loss).__name__}{shape} "
         f"came{graph}: what does your function return?"
     )
 
@@ -67,7 +67,7 @@ def _noted(scene: nn.Module, result: dict[str, Any]) -> Iterator[None]:
 
 _BY_HAND = forbid.Forbidden(
     "by hand is the exercise: your gradients are compared with autograd's, so your function may "
-    "not have autograd compute them. The text above gives the gradient by a token's logits.",
+    "not have autograd compute them. The text above has the gradient with respect to logits.",
     ("torch.autograd:grad", "torch.autograd:backward", "torch.autograd.forward_ad:make_dual"),
 )
 
@@ -86,9 +86,9 @@ def chunk_gradients(answer: Answer, case: Case) -> Result:
 
 
 _NO_GRAPH = (
-    "where hidden needs no gradient, as after a frozen body, the loss came without a graph, and "
+    "if hidden needs no gradient, as after a frozen body, the loss came without a graph, and "
     "the matrix would learn nothing, without an error. A reentrant checkpoint makes a graph only "
-    "where a tensor among its own arguments needs a gradient."
+    "if a tensor among its own arguments needs a gradient."
 )
 
 
