@@ -2,7 +2,7 @@
 # # Where memory goes
 #
 # Ask what a model of seven billion parameters needs for training, and you get a sum: 14 GB of
-# parameters in bfloat16, 14 GB of gradients, 56 GB of Adam states in float32. That is 84 GB "and
+# parameters in bfloat16, 14 GB of gradients, and 56 GB of Adam states in float32, so 84 GB "and
 # something for activations". Each of the three figures is right for some program. But in ordinary
 # PyTorch code they never occur together, and the activations can take more than all three combined.
 #
@@ -25,19 +25,17 @@ from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 from tutorial_lib.units import GB, Bytes
 
+
 # %% [markdown] id="residents"
 # ## What stays: bytes per parameter
 #
 # How much memory does a model need, whatever the batch?
 #
-# At the update three things are in memory: the parameters, a gradient for each, and what the
-# optimizer remembers about each. All three are proportional to the number of parameters. So
-# counting one small model gives you the bytes per parameter of every model trained in the same way.
-# (The batch is tiny here, so that activations hardly matter.) If your loop calls `zero_grad()`
-# right after `step()`, gradients are gone between updates: AdamW in float32 holds 16 bytes per
-# parameter at the update, but 12 between updates.
-
-
+# At the update three things are in memory: the parameters, a gradient for each, and the optimizer's
+# states for each. All three are proportional to the number of parameters. So if you count them for
+# one small model, you know the bytes per parameter of every model trained in the same way. The
+# batch is tiny here, so that activations hardly matter.
+#
 # %% id="make-step"
 def make_step(model, make_optimizer, tokens, precision="float32"):
     model.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
@@ -59,15 +57,15 @@ few_tokens = torch.zeros(1, 8, dtype=torch.long)
 STAY = ("parameters", "gradients", "optimizer_state")
 
 # %% [markdown] id="write-bytes"
-# **Write.** `bytes_per_parameter`, in four lines. A report's `at_peak` is a dict from categories,
-# including those in `STAY`, to bytes.
+# **Write.** `bytes_per_parameter`, in four lines. A report's `at_peak` is a dict that maps each
+# category, such as those in `STAY`, to its bytes.
 
 
 # %% id="bytes-per-parameter"
 def bytes_per_parameter(make_optimizer, precision):
-    """Bytes of each category of `STAY` at the peak of a step of `GPT(GPTConfig())`.
+    """Return the bytes per parameter at a step's peak, for each category in `STAY`.
 
-    The step is `make_step`'s with `few_tokens`. Divide by the number of parameters.
+    The step is `make_step`'s, for `GPT(GPTConfig())` and `few_tokens`.
     """
     ### BEGIN SOLUTION
     made = make_step(GPT(GPTConfig()), make_optimizer, few_tokens, precision)
@@ -99,7 +97,7 @@ recipes = {
 }
 per_parameter = {name: bytes_per_parameter(*recipe) for name, recipe in recipes.items()}
 sgd = sum(per_parameter["SGD, float32"].values())
-assert sgd == 8, f"SGD in float32: {sgd:g} bytes for each parameter, and not 8"
+assert sgd == 8, f"SGD in float32: {sgd:g} bytes per parameter, but should be 8."
 title = "Bytes per parameter at the update, counted: AdamW takes 8 to 16"
 figure = plots.ledger_bars(per_parameter, title=title)
 figure.mark(sum(per_parameter["AdamW, all bfloat16"].values()), guess)
@@ -117,25 +115,26 @@ table.round(2)
 # %% [markdown] id="read-residents"
 # The table tests three common beliefs.
 #
-# - **"Autocast halves the model."** It doesn't change these bytes. Autocast computes in bfloat16,
-#   but parameters, gradients and optimizer states stay in float32: 16 bytes with or without it.
+# - **"Autocast halves the model."** It doesn't. Autocast, PyTorch's mixed precision, computes in
+#   bfloat16, but parameters, gradients and optimizer states stay in float32: 16 bytes per parameter
+#   with or without autocast.
 # - **"Adam's states are float32."** PyTorch's AdamW keeps its two states in the parameters' dtype,
 #   so 14 GB of bfloat16 parameters bring 28 GB of states. bitsandbytes' AdamW with `optim_bits=32`
-#   and Apex's FusedAdam keep float32 states even then: 56 GB. Programs that also keep a float32
-#   copy of the weights (a *master copy*) need 16 bytes per parameter in all.
+#   and Apex's FusedAdam keep float32 states even for bfloat16 parameters: 56 GB. A program that
+#   also keeps a float32 copy of the weights (a *master copy*) needs 16 bytes per parameter in all.
 # - **"Optimizer states take 2 to 8 times the parameters."** In this table they take at most twice
-#   as much. With float32 states and bfloat16 parameters it's 4 times, or 6 if a master copy counts
-#   as a state.
+#   as much as the parameters. Float32 states for bfloat16 parameters take 4 times as much, or 6 if
+#   a master copy counts as a state.
 #
-# 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte per parameter. Adafactor (Shazeer
-# and Stern, 2018) keeps only one number per row and one per column of each matrix.
+# 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte each per parameter. Adafactor
+# (Shazeer and Stern, 2018) keeps only one number per row and one per column of each matrix.
 #
 # ## What comes and goes: activations
 #
-# To compute gradients, most operations need their input or output again, so autograd keeps that
-# tensor until the backward pass. `memory.saved` lists what autograd keeps in one block of our GPT.
-# The unit in this section is the tensor that one block passes to the next, of shape (batch,
-# sequence, width): 1 MiB here.
+# To compute gradients, most operations need their input or output again in the backward pass, so
+# autograd keeps that tensor until then. `memory.saved` lists what autograd keeps in one block of
+# our GPT. Our unit is the size of the tensor that one block passes to the next: (batch, sequence,
+# width), here 1 MiB.
 #
 # **Predict.** How many such units does one block keep?
 
@@ -166,29 +165,35 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # input and the output of GELU, four each.](figures/block-units.svg)
 #
 # That's sixteen units, more than half of them in the MLP, which is four times as wide inside. (Each
-# norm also keeps two statistics per token.) This gives a formula for the whole model, with batch
-# $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers, in float32:
+# norm also keeps two statistics per token.) The next formula gives the bytes of all activations of
+# the whole model in float32, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$
+# layers:
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
-# The final norm and the head save the extra 2 units, and the last term is the softmax over the
+# The final norm and the head keep the extra 2 units, and the last term is the softmax over the
 # vocabulary.
 #
 # With a checkpoint around each block, every block keeps 1 unit, its input. Backward recomputes one
-# block at a time, which then holds its other 15 units too: $L + 15$ in all. The tensors of the head
-# and the loss are already freed by then. But if $V/C$ is more than 13, as in GPT-2, the activations
-# peak before that, at the softmax: $L + 2 + V/C$ units, plus the gradients of the logits. Compare
-# both formulas with a count, for several depths and widths.
+# block at a time, and that block then holds its other 15 units too: $L + 15$ units in all. The
+# tensors of the head and the loss are already freed by then.
 #
-# **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,
-# strategy)`. `report.curve()` lists the bytes by category at each moment of a step. Add up
-# `activations` and `recomputed`: both wait for backward. If you're right, the next table's column
-# `off` stays below 1 %.
+# Earlier, at the softmax, the checkpointed model holds $L + 2 + V/C$ units. That's more than $L +
+# 15$ only if $V/C$ is above 13, as in GPT-2.
+#
+# The models below have a smaller $V/C$. So their two formulas are $16 L + 2 + V/C$ units without
+# checkpoints, and $L + 15$ units with them. Compare both with a count.
+#
+# **Write.** The last lines of `waiting_units`: measure forward and backward within
+# `segments.applied(gpt, strategy)`. The report's `curve()` lists the bytes by category at each
+# moment of the step. Add up `activations` and `recomputed` at each moment, since both wait for
+# backward, and return the largest sum, in units. If you're right, the next table's column `off`
+# stays below 1 %.
 
 
 # %% id="waiting"
 def waiting_units(layers, width, strategy):
-    """Most that activations take in a step, in units of (batch, sequence, width)."""
+    """Return the activations' peak in a step, in units of (batch, sequence, width)."""
     sizes = {"num_layers": layers, "d_model": width, "num_heads": width // 64}
     gpt = GPT(GPTConfig(vocab_size=1000, seq_len=128, **sizes))
     ids = few_tokens.new_zeros(2, 128)
@@ -212,11 +217,9 @@ theory = pd.DataFrame(rows, columns=columns)
 theory.round(2)
 
 # %% [markdown] id="read-theory"
-# Both formulas are accurate to 0.25 %, for *this* block: other kinds of block have another constant
-# in place of 16. The best-known published figure (34 bytes per element and layer in 16 bits,
-# Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. Some attention code also
-# stores the scores, one number for each head and each pair of tokens, which adds a term with $T^2$
-# (chapters 01b and 03).
+# Both formulas are accurate to 0.25 %, for *this* block. Other kinds of block have another constant
+# in place of 16. Some attention code also stores the scores, one number for each head and each pair
+# of tokens, which adds a term with $T^2$ (chapters 01b and 03).
 #
 # ## When is the peak?
 #
@@ -227,9 +230,9 @@ theory.round(2)
 # | start of the backward pass | all | all | hardly any | **all** | gradients of the logits |
 # | the update | all | all | **all** | none | the parameters once more (`foreach`) |
 #
-# (`foreach` is a GPU's default. A network whose last layers hold most of the weights, such as a
-# VGG, has a third candidate: in the middle of the backward pass, most gradients *and* most
-# activations are in memory. Lab 01 covers it.)
+# On a GPU, `foreach` is the default. A network whose last layers hold most of the weights, such as
+# a VGG, has a third candidate: in the middle of the backward pass, most gradients *and* most
+# activations are in memory. Lab 01 covers it.
 
 # %% id="peak"
 gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
@@ -261,8 +264,8 @@ plots.growth(peaks, xlabel="micro-batch", title=title, log=False)
 
 # %% [markdown] id="read-sweep"
 # Both curves begin at the same floor, five times the parameters. The floor is the update:
-# parameters, gradients, two optimizer states, one temporary copy. Checkpointing can lower a peak
-# that is above that floor, but only down to it. Here is the peak by category, at a batch of 8:
+# parameters, gradients, two optimizer states and one temporary copy. Checkpointing can lower a
+# higher peak, but only down to that floor. Here is the peak by category, at a batch of 8:
 
 # %% id="panacea"
 before, after = sweep["none"][8], sweep["per-block"][8]
@@ -275,10 +278,10 @@ plots.ledger_bars(both, title="Peak, counted")
 #
 # ## Micro-batch and effective batch
 #
-# "Batch size" can mean two things, and only one of them determines how much memory you need: the
-# *micro-batch*, which a GPU holds at once. The *effective batch* is what one update sees:
-# micro-batch x accumulation steps x number of GPUs. Move the sliders. The filled squares are in
-# memory.
+# "Batch size" can mean two things. The *micro-batch* is what a GPU holds at once, and it determines
+# how much memory you need. The *effective batch* is what one update sees: micro-batch x
+# accumulation steps x number of GPUs. In the figure below, the filled squares are the samples in
+# memory at one time.
 
 # %% id="explorer"
 # @title One update with sliders: run this cell; open it to look
@@ -306,8 +309,8 @@ figure.moving = {
 figure
 
 # %% [markdown] id="predict-accumulation"
-# **Predict.** Keep a micro-batch of 4. By what percentage does the peak grow from 2 accumulation
-# steps to 4?
+# **Predict.** Keep a micro-batch of 4. By what percentage does the peak grow when you go from 2
+# accumulation steps to 4?
 
 # %% id="guess-accumulation"
 guess = None  # %
@@ -319,23 +322,24 @@ for steps in (2, 4):
 grown = 100 * (in_p["4 x 4"] / in_p["4 x 2"] - 1)
 constant = in_p["4 x 2"] - peaks["none"][4] / P
 print(f"from 2 to 4 accumulation steps: {grown:+.0f} %{beside(guess, grown)}")
-print(f"accumulated beside a single micro-batch of 4: {constant:+.2f} P")
+print(f"accumulated, compared with a single micro-batch of 4: {constant:+.2f} P")
 pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
-# Doubling the accumulation steps from 2 to 4 doesn't cost a single byte. But accumulating at all
-# costs one copy of the gradients, here one P (second printed line), because from the second
-# micro-batch on, the earlier gradients are in memory while new activations build up.
+# Going from 2 to 4 accumulation steps doesn't cost a single byte. But compared with a single
+# micro-batch of 4, accumulating costs one copy of the gradients (one P, the size of the
+# parameters). From the second micro-batch on, the gradients of the earlier ones are in memory while
+# new activations build up.
 #
-# Adding GPUs doesn't free memory on any of them, as long as each holds a whole model. PyTorch's
-# DistributedDataParallel even adds one more P by default, for its buckets (chapter 13).
+# Adding GPUs doesn't free memory on any of them, as long as each holds the whole model (chapter
+# 13).
 #
 # ## What the meter does not see
 #
-# The meter counts tensors. A GPU needs a little more: *workspace* that its kernels take while they
-# run, larger blocks than requested, and a *reserve* of freed memory that its allocator keeps.
-# Chapter 02b has figures for all three. In a report from your own GPU, `other` is the first two
-# together, and `reserved` is all that the allocator has taken from the driver:
+# The meter counts tensors. A GPU needs a little more: *workspace* for its kernels while they run,
+# memory blocks that are larger than requested, and a *reserve* of freed memory (02b has figures).
+# In a report from your own GPU, `other` is the first two together, and `reserved` is all the memory
+# that the allocator has taken from the driver:
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -348,9 +352,9 @@ if torch.cuda.is_available():
 # %% [markdown] id="seven-billion"
 # ## Seven billion parameters, on paper
 #
-# What does Llama-2-7B need? Here it is in its published configuration, on the `meta` device, where
-# tensors have shapes but no memory. First comes what stays: `ledger` is this chapter's first table
-# as a function.
+# What does Llama-2-7B need? We build it on the `meta` device, where tensors have shapes but no
+# memory. First comes what stays. The function `ledger` returns the bytes of all parameters,
+# gradients and optimizer states.
 
 # %% id="ledger"
 llama = Recipe("llama-2-7b").make_model("meta")
@@ -375,17 +379,16 @@ gigabytes.round(1)
 
 # %% [markdown] id="read-verdict-7b"
 # The sum "14 + 14 + 56" is the third row: float32 states for bfloat16 parameters, without a master
-# copy. With PyTorch's AdamW all of it is bfloat16, and an 80 GiB card has room to spare.
+# copy. PyTorch's AdamW keeps the states in bfloat16 too (first row).
 #
-# Next come the activations. They are linear in depth, so two small models give the line for every
-# depth. We predict both on fake tensors with a GPU's kernels, for one sequence of 4096 tokens, all
-# in bfloat16.
+# Next come the activations. They are linear in depth, so two points give the line for every depth:
+# a model with one layer, and a model with two. We predict both on fake tensors with a GPU's
+# kernels, for one sequence of 4096 tokens, all in bfloat16.
 #
-# **Write.** `activations`, three lines. Below, we compare the straight line through its values for
-# one and two layers with the whole model.
+# **Write.** `activations`, in three lines.
 #
 # **Predict.** Parameters, gradients and optimizer states take 50 GiB. How many GiB do the
-# activations of a single sequence of 4096 tokens take?
+# activations take, for the whole model of 32 layers and a single sequence of 4096 tokens?
 
 # %% id="guess-llama"
 guess = None  # GiB
@@ -396,7 +399,7 @@ llama_step = Recipe("llama-2-7b", 1, seq=4096, precision="bf16")
 
 # %% id="activations"
 def activations(layers):
-    """Predict the most bytes of activations at one moment, with so many layers.
+    """Predict the peak of the activations, in bytes, with this many layers.
 
     `replace(llama_step, overrides={"num_hidden_layers": layers})` is the recipe,
     and `memory.predict` takes its `make_step`.
@@ -414,10 +417,9 @@ paper = one + 31 * (two - one)
 print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")
 
 # %% [markdown] id="llama-table"
-# Does the whole model of 32 layers keep what the line predicts? And how much do two techniques
-# save: checkpointing, and *fused* AdamW, which updates in one kernel and needs no temporary copy?
-# The course stores predictions of such steps (`python -m tutorial_lib record --predict` makes
-# them).
+# Does the whole model keep what the line predicts? And how much do two techniques save? One is
+# checkpointing. The other is *fused* AdamW, which updates in one kernel and needs no temporary
+# copy. The next cell looks up predictions that come with the course.
 
 # %% id="llama-levers"
 levers = {
@@ -434,7 +436,7 @@ line = paper / ledgers["fused AdamW"]["activations"]
 print(f"the line is off by {line - 1:+.3%}")
 
 # %% id="llama-levers-figure"
-title = "Llama-2-7B, 1 x 4096, all bfloat16, predicted: only both lower the peak"
+title = "Llama-2-7B, 1 x 4096, all bfloat16, predicted: the peak falls only with both"
 cards = plots.CARDS_GIB
 plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 
@@ -442,15 +444,14 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 # The line predicts the 32-layer model exactly, because every block keeps the same number of bytes.
 #
 # Checkpointing alone doesn't take a byte off the peak, because the update is the peak. Fused AdamW
-# alone takes next to nothing off, because then the backward pass is the peak. Together they lower
-# the peak by a fifth. Each technique lowers memory at only one of the two moments, and the peak is
-# the higher of the two. So "technique X saves Y %" can't be true of all models. First ask: at which
-# moment is the peak?
+# alone takes next to nothing off, because the backward pass then becomes the peak. Together they
+# lower the peak by a fifth. Each technique lowers memory at only one of the two moments, and the
+# peak is the higher of the two. So "technique X saves Y %" can't be true of all models. First ask
+# at which moment the peak is.
 #
 # ## Verdicts
 #
-# Here are verdicts on claims from published courses and papers (A01 is a claim's number in our
-# list):
+# Here are verdicts on published claims, each with its number in our list.
 
 # %% id="verdicts-stays"
 each = pd.concat([pd.DataFrame(per_parameter), pd.DataFrame(stays) / N], axis=1).T
@@ -458,16 +459,16 @@ states = each.optimizer_state / each.parameters
 seven = gigabytes.rename(columns=lambda name: name.replace("_", " ").rstrip("s") + "s")
 sums = [" + ".join(f"{n:.1f}" for n in row[:3]) for row in seven.iloc[[2, 0]].values]
 claims.Verdicts(
-    claims.Verdict("A01", "holds if", "Gradients are as large as the parameters. "
-        "States are twice that with AdamW in one type, four to six times with float32 "
-        "states beside bfloat16, and less than twice with SGD, Adafactor and 8-bit "
-        "AdamW.",
+    claims.Verdict("A01", "holds if", "Gradients take as much as the parameters. "
+        "States take twice as much with AdamW in one dtype, four to six times as much "
+        "if they are float32 and the weights bfloat16, and less than twice as much "
+        "with SGD, Adafactor and 8-bit AdamW.",
         f"states {multiples.min():.2f} to {multiples.max():.2f} times the parameters",
         "counted", "verdict-states", tried={"a parameter": each.parameters, "gradients":
         each.gradients / each.parameters, "optimizer states": states}),
     claims.Verdict("D07", "holds if", "Right for an optimizer that keeps float32 "
-        "states beside bfloat16 weights; PyTorch's keeps them in the type of the "
-        "weights, at half the bytes.", f"{sums[0]} GB; PyTorch's AdamW {sums[1]} GB",
+        "states for bfloat16 weights. PyTorch's AdamW keeps states in the weights' "
+        "dtype, at half the bytes.", f"{sums[0]} GB; PyTorch's AdamW {sums[1]} GB",
         "counted", "verdict-7b-numbers", tried=seven.iloc[:, :3].to_dict()),
 )  # fmt: skip
 
@@ -477,8 +478,8 @@ claims.Verdicts(
     claims.Verdict(
         "C14",
         "shown",
-        "A GPT's activations take 16 L + 2 + V/C units without checkpoints, and with "
-        "them L + 15 where V/C is below 13.",
+        "A GPT's activations take 16 L + 2 + V/C units without checkpoints, and "
+        "L + 15 with them if V/C is below 13.",
         f"off by at most {off:.2%}",
         "counted",
         "theory-against-count",
@@ -497,11 +498,11 @@ claims.Verdicts(
 # %% [markdown] id="summary"
 # ## What you can now do
 #
-# - Say in bytes per parameter what stays, and see when a sum mixes two recipes.
+# - Say in bytes per parameter what stays in memory, and notice when a sum mixes two recipes.
 # - Count one block's activations and work out the whole model's, which are linear in depth, batch
 #   and sequence length.
-# - Say at which of the two moments a technique lowers memory, and which of the two is the peak.
+# - Say at which of the two moments a technique lowers memory, and at which the peak is.
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Companion `01b_more_levers` is optional:
-# a memory calculator, LoRA and paged optimizer states, long sequences, images. Chapter 02 shows
-# five published mistakes in measuring.
+# it has a memory calculator, LoRA, paged states, long sequences and images. Chapter 02 shows five
+# published mistakes in measuring.
