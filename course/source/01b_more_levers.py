@@ -1,15 +1,14 @@
 # %% [markdown] id="title"
 # # More levers, and a calculator
 #
-# This companion of chapter 01 is optional: no lab and no later chapter needs it. It answers six
-# questions:
+# This companion of chapter 01 is optional. It answers six questions:
 #
-# 1. What does a GPT need, for any depth, width and precision?
-# 2. What still takes memory once gradients and states are small (LoRA, 8-bit and paged states)?
+# 1. How much memory does a GPT need, for any depth, width and precision?
+# 2. What still takes memory when LoRA, 8-bit states or paging have shrunk gradients and states?
 # 3. How do 8-bit and 4-bit weights, and an optimizer with one state, change the ledger?
 # 4. How do activations grow with the length of a sequence and the size of an image?
-# 5. Why do two models called "GPT-2 XL" keep different bytes?
-# 6. Is a much-copied table of savings right? And why won't the subject go away?
+# 5. Why do two models called "GPT-2 XL" keep different amounts of activations?
+# 6. Is a much-copied table of savings right? And has hardware caught up with models?
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -37,11 +36,12 @@ gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 # ## The memory calculator
 #
 # The calculator estimates the peak of any GPT from chapter 01's ledger and its formula for
-# activations: a block keeps 16 values for each position and channel. A value takes 4 bytes in
-# float32, and 2 in bfloat16. The formula doesn't cover autocast.
+# activations. In that formula a block keeps 16 values for each token and channel, where a GPT of
+# width 768 has 768 channels. A value takes 4 bytes in float32 and 2 in bfloat16. Autocast uses both
+# types, so we first count what a block keeps under autocast.
 #
-# **Predict.** Under autocast to bfloat16, how many bytes does a block keep for each position and
-# channel, with the kernels of a GPU?
+# **Predict.** Under autocast to bfloat16, how many bytes does a block keep for each token and
+# channel, with a GPU's kernels?
 
 # %% id="guess-autocast"
 guess = None  # bytes
@@ -59,13 +59,15 @@ def block_saved(batch):
 one, two = block_saved(1), block_saved(2)
 each, constant = (two - one) / 1024**2, 2 * one - two
 print(f"each sample: {each:.1f} bytes{beside(guess, each)}")
-print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024**2)}")
+print(f"once: {Bytes(constant)}; the weights in 16 bits: {Bytes(2 * 12 * 1024**2)}")
 
 # %% [markdown] id="autocast-read"
-# Half of float32's 64 bytes would be 32. A block keeps 36 = 18 x 2, because the norms and the
-# tensors between blocks stay in float32. Until the backward pass, autograd also keeps 16-bit
-# *copies* of all weights, whose size (second line) doesn't depend on the batch. The logits are kept
-# in both dtypes. The next two cells are the calculator:
+# Per token and channel, a block keeps 64 bytes in float32 and 32 in bfloat16. Under autocast it
+# keeps 36, because the norms and the tensors between blocks stay in float32.
+#
+# Autograd also keeps 16-bit *copies* of all weights until the backward pass. Their size (the second
+# line above) doesn't depend on the batch. The logits are kept in both dtypes. The next two cells
+# are the calculator:
 
 # %% id="calculator-activations"
 SHAPES = {  # L, C, V
@@ -110,8 +112,8 @@ def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing
 
 
 # %% [markdown] id="calculator-check-text"
-# **Predict.** For four layers of the 1.5B shape, 8 x 1024 tokens and AdamW under autocast, by what
-# percentage does the estimate differ from `memory.predict`?
+# **Predict.** Take four layers of the 1.5B shape, 8 x 1024 tokens, and AdamW under autocast. By
+# what percentage does the calculator's peak differ from the peak that `memory.predict` reports?
 
 # %% id="guess-calculator"
 guess = None  # %
@@ -155,11 +157,11 @@ choices = {"models": SHAPES, "precisions": list(BLOCK), "optimizers": list(STATE
 widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choices)
 
 # %% [markdown] id="calculator-questions"
-# Try three questions with the sliders. What is the largest model that trains in float32 with
-# AdamW on 24 GiB? At which sequence length does the peak of the 7B model move from the update to
-# the backward pass? When does the checkpointing box change nothing?
+# Answer three questions with it. Which is the largest model that trains in float32 with AdamW on 24
+# GiB? Set bfloat16 and a micro-batch of 1: at which sequence length does the 7B model's peak move
+# from the update to the backward pass? In which cases does the checkpointing box change nothing?
 #
-# How much of a card can you use? A little less than its nominal capacity:
+# How much of a card can you use? PyTorch gets a little less than the nominal capacity:
 
 # %% id="cards"
 columns = ["offers", "compute capability"]
@@ -169,8 +171,8 @@ pd.DataFrame(offered, index=columns).T
 # %% [markdown] id="lora"
 # ## LoRA: almost no gradients and states
 #
-# LoRA (Hu et al., 2021) freezes the model and trains a low-rank correction for each chosen matrix.
-# A frozen parameter has no gradient and no state.
+# LoRA (Hu et al., 2021) freezes the model and trains a low-rank correction to some of its matrices.
+# A frozen parameter has no gradient and no optimizer state.
 
 
 # %% id="lora-layer"
@@ -180,7 +182,7 @@ class LoRA(nn.Module):
         self.frozen = frozen
         self.down = nn.Linear(frozen.in_features, rank, bias=False)
         self.up = nn.Linear(rank, frozen.out_features, bias=False)
-        nn.init.zeros_(self.up.weight)  # the correction starts at nothing
+        nn.init.zeros_(self.up.weight)  # the correction starts at zero
 
     def forward(self, x):
         return self.frozen(x) + self.up(self.down(x))
@@ -196,8 +198,8 @@ def with_lora(model):
 
 
 # %% [markdown] id="predict-lora"
-# **Predict.** Gradients and states all but vanish. By what percentage do the activations shrink?
-# (The backward pass no longer computes gradients of the frozen weights.)
+# **Predict.** With LoRA, gradients and states nearly vanish. By what percentage do the activations
+# shrink, now that the backward pass computes no gradients of the frozen weights?
 
 # %% id="guess-lora"
 guess = None  # %
@@ -225,15 +227,16 @@ bars = {"all trained": full.at_peak, "LoRA, rank 8": lora.at_peak}
 plots.ledger_bars(bars, title="At the peak, counted")
 
 # %% [markdown] id="read-lora"
-# Most activations are still needed, because the gradient has to pass back through every frozen
-# layer to reach the corrections. So fine-tuning with LoRA can still run out of memory on long
+# Most activations are still needed, because the gradient passes back through every frozen layer on
+# its way to the corrections in earlier blocks. To pass it back, the norms, GELU and attention use
+# the tensors that they saved. So fine-tuning with LoRA can still run out of memory on long
 # sequences. Then checkpointing helps, but a smaller rank doesn't.
 #
 # ## 8-bit states, and paged states
 #
-# 8-bit AdamW makes the states smaller. Paged AdamW doesn't: it moves just enough of them to the
-# host's memory to make forward and backward fit. The next cell predicts this for Llama-2-7B with 4
-# x 2048 tokens, all in bfloat16:
+# 8-bit AdamW makes the states smaller. Paged AdamW moves full-size states to the host's memory,
+# just enough for forward and backward to fit on the GPU. The next cell predicts both for Llama-2-7B
+# with 4 x 2048 tokens, all in bfloat16:
 
 # %% id="paged-table"
 table = recorded.load("predicted").rows
@@ -248,14 +251,13 @@ for way in ("none", "per-block"):
     rows[way] = plain["peak_bytes"], small["peak_bytes"], paged[way]
 small = small["at_peak"]
 ratio = small["optimizer_state"] / (2 * small["parameters"])  # against bfloat16 states
-print(f"8-bit states take {ratio:.2f} of bfloat16's")
+print(f"8-bit states take {ratio:.2f} times the bytes of bfloat16 states")
 columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
 pd.DataFrame(rows, index=columns).T.map(human_bytes)
 
 # %% [markdown] id="read-paged"
 # Without checkpoints, fused AdamW fits an 80 GB A100 only with paging, which moves the last
-# column's bytes to the host and back once per step. With checkpoints, nothing has to move. (In
-# transformers 5.23.0, the Trainer's `adamw_bnb_8bit` keeps float32 states for embeddings.)
+# column's bytes to the host and back once per step. With checkpoints, nothing has to move.
 
 # %% id="verdicts-states"
 claims.Verdicts(
@@ -272,7 +274,7 @@ claims.Verdicts(
     claims.Verdict(
         "D08",
         "shown",
-        "LoRA removes nearly all gradients and states, and keeps most activations.",
+        "LoRA removes nearly all gradients and states, but keeps most activations.",
         f"peak {full.peak_bytes} to {lora.peak_bytes}, activations {-fallen:.0f} %",
         "counted",
         "lora-activations",
@@ -282,10 +284,11 @@ claims.Verdicts(
 # %% [markdown] id="small-weights"
 # ## Weights in 8 and 4 bits
 #
-# Frozen weights can be smaller still. Cut a matrix into blocks of 64 weights, and divide each block
-# by its largest magnitude, which is stored as the block's scale. FP8 rounds the scaled weights to
-# 8-bit floats. QLoRA (Dettmers et al., 2023) stores 4 bits per weight: the index of the nearest of
-# 16 levels, spaced like a normal distribution's quantiles.
+# Frozen weights can be stored in fewer than 16 bits. Cut a matrix into blocks of 64 weights. Divide
+# each block by its largest magnitude, and store that number as the block's scale. FP8 rounds the
+# scaled weights to 8-bit floats. QLoRA (Dettmers et al., 2023) rounds each scaled weight to the
+# nearest of 16 levels, spaced like a normal distribution's quantiles, and stores the level's index
+# in 4 bits.
 
 
 # %% id="shrink"
@@ -329,15 +332,15 @@ for name, (parts, back) in made.items():
     bits = 8 * sum(part.nbytes for part in parts) / weight.numel()
     off = float((back - weight).norm() / weight.norm())
     rows[name] = f"{bits:.2f}", f"{off:.1%}"
-pd.DataFrame(rows, index=["bits a weight", "off by"]).T
+pd.DataFrame(rows, index=["bits per weight", "off by"]).T
 
 # %% [markdown] id="predict-four"
-# The scales are float32 here, which adds half a bit per weight. (QLoRA rounds the scales too and
-# needs 4.13 bits.) `F.linear` doesn't accept 4-bit weights, so a layer first restores the whole
-# weight.
+# The scales are float32 here, which adds half a bit per weight. (QLoRA rounds the scales too, and
+# needs 4.13 bits in all.) `F.linear` doesn't accept 4-bit weights, so a layer first restores the
+# whole weight matrix in float32.
 #
-# **Predict.** A layer computes `F.linear(x, whole(weight))` from 4-bit weights, and x needs a
-# gradient. How many times the 4-bit weight's bytes does autograd keep?
+# **Predict.** The input `x` of such a layer needs a gradient. How many bytes does autograd keep for
+# the layer's backward pass, as a multiple of the bytes of the 4-bit weight?
 
 # %% id="guess-four"
 guess = None  # times
@@ -356,9 +359,11 @@ print(f"{naive / held:.1f} times{beside(guess, naive / held)}")
 print(f"checkpointed: {frugal / held:.2f} times")
 
 # %% [markdown] id="read-four"
-# Autograd keeps the whole float32 weight, since backward needs it for the gradient of x. So between
-# forward and backward, 4 bits save nothing. If you checkpoint the layer, only its input is kept,
-# and backward restores the weight again. (bitsandbytes' layers do this in an `autograd.Function`.)
+# Autograd keeps the whole float32 weight, since backward needs it for the gradient of `x`. So
+# between forward and backward, 4 bits save nothing. If you checkpoint the layer, only its input is
+# kept, and backward restores the weight again. bitsandbytes' layers also restore the weight in
+# backward.
+#
 # Embeddings, head, norms, the LoRA matrices and all activations stay in 16 bits. Here is what
 # Llama-2-7B with LoRA holds between steps:
 
@@ -377,15 +382,14 @@ for name, bits in {"bfloat16": 16, "FP8": 8.5, "4 bits": 4.5, "QLoRA": 4.127}.it
 pd.DataFrame(ledger).T.map(human_bytes)
 
 # %% [markdown] id="one-state"
-# *Training* in FP8 is different. Matmuls round their inputs to 8 bits, and autograd keeps those.
-# Norms, softmax, the residual stream and the weights that the optimizer updates stay in 16 or 32
-# bits. So FP8 training cuts time and activations, not weights (08c).
+# *Training* in FP8 is different: it cuts time and activations, not weights (08c). The weights that
+# the optimizer updates stay in 16 or 32 bits.
 #
 # ## One state
 #
-# Muon (Jordan, 2024) has only one state, momentum, and makes its update orthogonal. It's meant for
-# the matrices inside the blocks; AdamW still updates embeddings, head, norms and biases. How many
-# bytes of state does a GPT then need per byte of weights?
+# Muon (Jordan, 2024) is an optimizer with only one state, the momentum. It's meant for the matrices
+# inside the blocks; AdamW still updates embeddings, head, norms and biases. How many bytes of state
+# does a GPT then need per byte of weights?
 
 
 # %% id="muon"
@@ -409,7 +413,7 @@ states["Muon, AdamW"] = stepped(torch.optim.Muon(matrices), torch.optim.AdamW(re
 pd.DataFrame({"states, in P": states}).round(2)
 
 # %% [markdown] id="weight-ways-text"
-# Here are all these recipes, in bytes per parameter. Chapter 08c explains the last two rows.
+# Here are six training recipes, in bytes per parameter. Chapter 08c explains the last two rows.
 
 # %% id="weight-ways"
 ways = {"float32 weights, AdamW": (4, 4, 8), "all in bfloat16, AdamW": (2, 2, 4)}
@@ -423,8 +427,8 @@ each.assign(sum=each.sum(axis=1))
 # %% [markdown] id="long-sequences"
 # ## Twice the tokens, four times the scores
 #
-# Chapter 01's formula is linear in the sequence length. What happens to this line if attention
-# stores its scores, one number per head for each pair of tokens?
+# In chapter 01's formula, activations grow linearly with the sequence length. How do they grow if
+# attention stores its scores, one number per head for each pair of tokens?
 
 
 # %% id="growth-sequence"
@@ -449,8 +453,8 @@ plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=Fa
 #
 # ## Images: twice the side, four times the bytes
 #
-# A U-Net keeps feature maps, so its activations grow with the *area* of the image. **Question.** By
-# what factor do they grow when the side doubles? Is it exactly 4?
+# A U-Net keeps feature maps, so its activations grow with the *area* of the image. Do they grow by
+# a factor of exactly 4 when the side doubles?
 
 # %% id="growth-resolution"
 unet = UNet(UNetConfig())
@@ -465,14 +469,14 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 [round(sides[2 * side] / sides[side], 2) for side in (16, 32)]
 
 # %% [markdown] id="read-resolution"
-# The factor is a little more than four, because the attention at the lowest level grows with the
-# square of the area.
+# The factor is a little more than four, because the scores of the attention at the lowest
+# resolution grow with the square of the area.
 #
 # ## Two models called GPT-2 XL
 #
-# Chapter 00 uses transformers' GPT-2 XL; lab 01 uses the course's GPT in that size. Their
-# weights are equally large, but their activations differ by a factor of 1.8. What does one block of
-# each keep?
+# Chapter 00 uses transformers' GPT-2 XL, and lab 01 uses the course's GPT in that size. Their
+# weights are equally large, but their activations differ by a factor of 1.8. How many units
+# (tensors of shape (batch, sequence, width)) does one block of each keep?
 
 # %% id="two-blocks"
 with memory.predicting():
@@ -498,15 +502,15 @@ pd.DataFrame(units).round(2)
 
 # %% [markdown] id="read-two-blocks"
 # `mlp.act` is the activation function. GPT-2 in transformers writes GELU out as eight operations,
-# and autograd keeps the inputs of most of them. The course's GPT calls PyTorch's built-in GELU,
-# which keeps only its input (counted in `others`). The dropout units are masks (chapter 03).
+# several of which keep a tensor of their own. The course's GPT calls PyTorch's built-in GELU, which
+# keeps only its input (counted in `others`). The dropout units are masks (chapter 03).
 #
 # ## A published table, tested
 #
 # In a much-copied table about a 50-layer transformer, checkpointing turns 24 GB of activations into
-# 8 GB, and a total of 40 GB into 24 GB. The table names no width, batch or kernel. So we take a
-# 50-layer model with the table's 4 GB of float32 weights, and the batch size at which forward adds
-# the table's 24 GB.
+# 8 GB, and a total of 40 GB into 24 GB. The table names no width, batch size or kernels. So we
+# choose a width that gives the table's 4 GB of float32 weights, and a batch size at which forward
+# adds the table's 24 GB.
 
 # %% id="fifty-table"
 a100, fifty = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows, {}
@@ -530,19 +534,20 @@ fifty.round(1)
 
 # %% [markdown] id="read-fifty"
 # Without checkpointing, we nearly get the table's figures. With it, the table's 8 GB and 24 GB are
-# too high: a checkpoint around each block, as in that source's own code, leaves about a tenth of
-# the activations, and the peak is then the update, where activations don't matter. Only segments of
-# $\sqrt{50}$ layers, the textbook rule, come near 8 GB, in our column *a pass adds*; but that
-# column includes gradients, which the source lists separately. Chapter 06 finds out why longer
-# segments hold more activations (second and third row).
+# too high. The source's own code puts a checkpoint around each block. That leaves about a tenth of
+# the activations, and the update is then the peak.
 #
-# ## Why the subject will not go away
+# The textbook rule is to checkpoint segments of $\sqrt{50}$ layers (third row). That comes near 8
+# GB in our column *a pass adds*. But that column includes gradients, which the source lists
+# separately.
 #
-# Did hardware keep up? The next figure compares the bytes that training takes (16 per parameter)
-# with one accelerator's memory in the same years. Parameter counts are from the papers (GPT:
-# Radford 2018; BERT: Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM:
-# Chowdhery 2022; Llama 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI
-# 2024). Memory is the nominal capacity of V100, A100, H100 and H200.
+# ## Has hardware kept up?
+#
+# The next figure compares the bytes that models need for training, at 16 per parameter, with one
+# accelerator's memory in the same years. Parameter counts are from the papers (GPT: Radford 2018;
+# BERT: Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM: Chowdhery 2022;
+# Llama 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI 2024). Memory is the
+# nominal capacity of V100, A100, H100 and H200.
 
 # %% id="history-figure"
 # @title Models and cards by year: run this cell; open it to look
@@ -559,10 +564,10 @@ print(f"from 2020 on: {after_gpt3[0]:.1f}-fold and {after_gpt3[1]:.1f}-fold")
 figures.models_and_cards(models, cards)
 
 # %% [markdown] id="read-history"
-# In six years models grew by more than three orders of magnitude, a card's memory by less than a
-# factor of five (the axis is logarithmic). Nearly all of the gap opened before 2020: since GPT-3,
-# the largest published models have grown only about twice as much as a card's memory. But hardware
-# hasn't closed the gap, so you still need this course's techniques and chapter 13's many devices.
+# In six years models grew by more than three orders of magnitude, and a card's memory by less than
+# a factor of five (the axis is logarithmic). Nearly all of the gap opened by 2020: since GPT-3, the
+# largest published models have grown only about twice as much as a card's memory. But the gap is
+# still there.
 #
 # ## Verdicts
 
@@ -572,7 +577,7 @@ claims.Verdicts(
         "C02",
         "shown",
         "From GPT to DeepSeek-V3 models grew a thousand times as much as a card's "
-        "memory, nearly all of it before 2020.",
+        "memory, and nearly all of that was before 2020.",
         f"models {growth[0]:,.0f}-fold, one card {growth[1]:.0f}-fold; from 2020 on "
         f"{after_gpt3[0]:.1f}-fold and {after_gpt3[1]:.1f}-fold",
         "cited",
@@ -581,8 +586,8 @@ claims.Verdicts(
     claims.Verdict(
         "E01",
         "partly",
-        "Nearly right without checkpointing; with it a tenth of the activations is "
-        "left, and the update is the peak.",
+        "Nearly right without checkpointing. With it, a tenth of the activations is "
+        "left, and the peak is the update.",
         f"activations {most['none']:.1f}, sqrt {most['sqrt']:.1f}, blocks "
         f"{most['per-block']:.1f} GB; in all {total['none']:.1f}, {total['sqrt']:.1f}, "
         f"{total['per-block']:.1f} GB",
@@ -601,6 +606,6 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Estimate the peak of a GPT in any precision, and say what autocast adds.
-# - Choose between LoRA, 8-bit and paged states, and say what each leaves in memory.
+# - Choose between LoRA, 8-bit states and paged states, and say what each leaves in memory.
 # - Say what 8-bit and 4-bit weights save, what stays in 16 bits, and why a 4-bit layer recomputes.
 # - Ask of a published table: which model, which batch, which kernels?
