@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Measuring honestly
 #
-# By how much does checkpointing lower the peak? For one model, with a meter that counts every byte,
-# this chapter gets six answers, from a quarter to nine tenths.
+# By how much does checkpointing lower the peak? For a single model, this chapter gets six answers,
+# from a quarter to nine tenths.
 #
 # First you write the meter, in five small steps. Then you reproduce five mistakes in measuring, all
 # found in published notebooks.
@@ -43,17 +43,17 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 #
 # ### 1. See every tensor
 #
-# A `TorchDispatchMode` works below autograd. While it's active, PyTorch calls its
-# `__torch_dispatch__` in place of every operation of forward, backward and the optimizer. The
-# method has to run the operation itself, and can look at what goes in and what comes out.
+# While a `TorchDispatchMode` is active, PyTorch calls its method `__torch_dispatch__` in place of
+# every operation of forward, backward and the optimizer. The method has to run the operation
+# itself, so it sees what goes in and what comes out.
 #
-# **Write.** The body of `__torch_dispatch__`. It passes each tensor to `see`, which later steps
-# rewrite.
+# **Write.** The body of `__torch_dispatch__`. It passes each tensor to the method `see`, which only
+# prints for now.
 
 
 # %% id="tensors-in"
 def tensors_in(value):
-    """The tensors in lists, tuples and dicts, however they are nested."""
+    """Return the tensors in lists, tuples and dicts, however deeply nested."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
@@ -62,11 +62,11 @@ class Operations(TorchDispatchMode):
     """Run each operation, and show `see` the tensors that go in and come out."""
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        """The result of `operation(*args, **kwargs)`; `kwargs` may be None.
+        """Run `operation(*args, **kwargs)` and return its result; `kwargs` may be None.
 
-        Before it runs, call `self.see(tensor, "inputs")` for each tensor of its
-        arguments, those in `kwargs` too. After it, `self.see(tensor, "made")` for each
-        tensor of its result.
+        Before it runs, call `self.see(tensor, "inputs")` for each tensor in its
+        arguments, `kwargs` included. Afterwards, call `self.see(tensor, "made")` for
+        each tensor in its result.
         """
         ### BEGIN SOLUTION
         for tensor in tensors_in((args, kwargs)):
@@ -106,21 +106,21 @@ def operations_are_seen():
     )
     words = [category for category, _ in seen]
     assert words.count("inputs") == 2, (
-        f"x + y has two tensors among its arguments, and `see` was told of {words}."
+        f"x + y has two tensors as arguments, but `see` was told of {words}."
     )
     assert words == ["inputs", "inputs", "made"], (
-        f"x + y: arguments first, then the result, and not {words}."
+        f"x + y: show the arguments first, then the result, not {words}."
     )
     _, seen = told(lambda: torch._foreach_add([x, y], 1))
     sizes = [getattr(tensor, "shape", type(tensor)) for _, tensor in seen]
     assert sizes == [(2, 3)] * 4, (
         "Some operations take and return lists: `see` needs the tensors in them, "
-        f"and got {sizes}."
+        f"but got {sizes}."
     )
     out = torch.empty(2, 3)
     _, seen = told(lambda: torch.add(x, y, out=out))
     assert ("inputs", id(out)) in [(category, id(t)) for category, t in seen], (
-        "The tensors in kwargs go in too: `out=` was not shown."
+        "Tensors in kwargs are inputs too: `out=` was not shown."
     )
     told(lambda: x.add_(1))
     assert x.sum() == 12, "`x.add_(1)` ran twice: run it once, and keep its result."
@@ -132,20 +132,19 @@ with Operations():
     (a.T @ a).relu_()
 
 # %% [markdown] id="storages-text"
-# The list shows seven tensors of 1 MiB, but there are only two pieces of memory (*storages*): `a`
-# and its transpose, a *view*, share one, and `relu_` changes the product in place. So the meter
-# must count storages rather than tensors.
+# The list shows seven tensors of 1 MiB, but there are only two pieces of memory (*storages*). `a`
+# and its transpose, a *view*, share the first. The product has the second, and `relu_` changes it
+# in place. So the meter must count storages rather than tensors.
 #
 # ### 2. Each storage once, until it's freed
 #
 # PyTorch frees a storage, `tensor.untyped_storage()`, when its last tensor is gone. How does the
-# meter notice? If it kept a reference of its own, the storage would never be freed. A *weak*
-# reference doesn't keep it alive: `weakref.finalize(storage, function, *args)` calls
+# meter notice? If the meter kept a reference of its own, the storage would never be freed. A *weak*
+# reference doesn't keep the storage alive: `weakref.finalize(storage, function, *args)` calls
 # `function(*args)` when the storage is freed.
 #
-# **Write.** `see`, with these four: `storage.nbytes()`; `storage._cdata`, an integer that
-# identifies a storage while it's alive; `weakref.finalize`; and `pop` of the dict
-# `self.alive`.
+# **Write.** `see`. You need `storage.nbytes()`, `storage._cdata` (an integer that identifies a
+# storage while it's alive), `weakref.finalize`, and `self.alive.pop`.
 
 
 # %% id="record"
@@ -166,8 +165,8 @@ class Storages(Operations):
     def see(self, tensor, category):
         """If the tensor's storage has no record in `self.alive` yet, make one.
 
-        A record that is there stays as it is. When the storage is freed, its record
-        has to leave `self.alive`.
+        An existing record stays as it is. When the storage is freed, its record must
+        disappear from `self.alive`.
         """
         ### BEGIN SOLUTION
         storage = tensor.untyped_storage()
@@ -195,23 +194,23 @@ def storages_are_counted():
     row = base[10:20]
     first = bytes_now(row)
     assert first == 400, (
-        f"A view of 40 bytes keeps its storage of 400 bytes alive, not {first} bytes."
+        f"A view of 40 bytes keeps its storage's 400 bytes alive, not {first} bytes."
     )
     again = bytes_now(base, "made")
-    assert again == 400, f"Two tensors of one storage are 400 bytes and not {again}."
+    assert again == 400, f"Two tensors of one storage are 400 bytes, not {again}."
     found = [record.category for record in seen.alive.values()]
-    assert found == ["inputs"], f"Seen as inputs, then as made, a record says {found}."
+    assert found == ["inputs"], f"A record seen first as inputs must not say {found}."
     del base
     left = seen.alive_bytes()
     assert left == 400, (
-        f"A view is left, its storage too, but {left} bytes are counted."
+        f"A view is left, so its storage is too, but {left} bytes are counted."
     )
     failed = []
     with patch("sys.unraisablehook", lambda of: failed.append(of.exc_type.__name__)):
         del row
-    assert not failed, f"The storage is freed, and a finalizer raises {failed[0]}."
+    assert not failed, f"The storage is freed, but a finalizer raises {failed[0]}."
     left = seen.alive_bytes()
-    assert left == 0, f"The last tensor is gone, and {left} bytes are still counted."
+    assert left == 0, f"The last tensor is gone, but {left} bytes are still counted."
     whole = torch.ones(7, dtype=torch.float64)
     part = whole.detach()[:2]
     assert bytes_now(whole) == 56, "Seven float64 numbers are 56 bytes."
@@ -223,22 +222,24 @@ def storages_are_counted():
 # %% [markdown] id="peak-text"
 # ### 3. The peak, and its moment
 #
-# Memory grows only when an operation makes a storage, so it's enough to check after each operation.
+# Memory grows only when an operation makes a storage, so it's enough to check the total after each
+# operation.
 #
-# **Write.** The rest of `__torch_dispatch__`, whose first line runs the operation with step 1's
-# code; and `by_category`, which adds up the peak's records, `at_peak`.
+# **Write.** The rest of `__torch_dispatch__`, and `by_category`, which adds up the bytes of the
+# records in `at_peak`, by category. The given first line runs the operation with your code from
+# step 1.
 
 
 # %% id="peak"
 class Peak(Storages):
-    """Remember the moment at which most bytes were alive."""
+    """Remember the moment at which the most bytes were alive."""
 
     peak_bytes = 0
-    peak_at = None  # the operation after which that was
-    at_peak = ()  # the records that were alive then, a list of its own
+    peak_at = None  # the operation that reached this peak
+    at_peak = ()  # the records alive then, in a list of its own
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        """If more bytes are alive now than ever before, note all three."""
+        """If more bytes are alive now than ever before, update all three attributes."""
         result = super().__torch_dispatch__(operation, types, args, kwargs)
         ### BEGIN SOLUTION
         alive = self.alive_bytes()
@@ -249,7 +250,7 @@ class Peak(Storages):
         ### END SOLUTION
 
     def by_category(self):
-        """A Counter: bytes at the peak, by category."""
+        """Return a Counter of the bytes at the peak, by category."""
         ### BEGIN SOLUTION
         totals = Counter()
         for record in self.at_peak:
@@ -278,14 +279,14 @@ def the_peak_is_noted():
     )
     by_category = seen.by_category()
     assert by_category == {"inputs": 4000, "made": 8000}, (
-        f"At the peak are 4000 bytes of inputs, 8000 made, and not {dict(by_category)}."
+        f"The peak has 4000 bytes of inputs and 8000 made, not {dict(by_category)}."
     )
-    assert isinstance(by_category, Counter), "`by_category` returns a Counter."
+    assert isinstance(by_category, Counter), "`by_category` must return a Counter."
     name = getattr(seen.peak_at, "overloadpacket", seen.peak_at)
-    assert name is torch.ops.aten.mul, f"The peak is after `y * 2`, not at {name}."
+    assert name is torch.ops.aten.mul, f"The peak is after `y * 2`, not after {name}."
     with seen:
         torch.ones(10)
-    assert seen.peak_bytes == 12000, "A smaller step later made the peak smaller."
+    assert seen.peak_bytes == 12000, "A later, smaller step lowered the peak."
 
 
 # %% id="gpt"
@@ -300,18 +301,18 @@ print(f"{human_bytes(seen.peak_bytes)}, after {seen.peak_at}")
 # ### 4. What is it?
 #
 # Some storages can be looked up: parameters and gradients in the model, states in the optimizer. A
-# storage made while autograd is recording (`torch.is_grad_enabled()`) counts as an activation. One
-# made in backward or in the optimizer, where recording is off, counts as temporary. That's wrong
-# for a new gradient, so a second method, `know`, corrects its record once it's in `parameter.grad`.
-# `at_peak` holds the same record, so it's corrected there too.
+# storage made while autograd is recording (`torch.is_grad_enabled()`) counts as an activation. A
+# storage made in backward or in the optimizer, where recording is off, counts as temporary. That's
+# wrong for a new gradient, which is made in backward. So a second method, `know`, corrects the
+# gradient's record after the step. This corrects `at_peak` too, because it holds the same record.
 #
-# **Write.** Both bodies. In `see`, change the category, then call `super().see` for the rest (step
-# 2). In `know`, a value of the dict `known` may hold None: `tensors_in` skips it.
+# **Write.** Both bodies. In `see`, change the category, then call `super().see`. In `know`, some
+# gradients may be None: `tensors_in` skips them.
 
 
 # %% id="meter"
 class Meter(Peak):
-    """Know what the storages are."""
+    """Sort the storages into categories."""
 
     def see(self, tensor, category):
         """Keep a record, as before; but "made" becomes "activations" or "temporary"."""
@@ -322,7 +323,7 @@ class Meter(Peak):
         ### END SOLUTION
 
     def know(self, model, optimizer=None):
-        """Put the right category on what is known, seen before or not."""
+        """Set the category of everything that is known, whether seen before or not."""
         known = {
             "parameters": list(model.parameters()),
             "gradients": [parameter.grad for parameter in model.parameters()],
@@ -338,7 +339,7 @@ class Meter(Peak):
 
 # %% id="check-meter"
 # @title Check: run this cell
-@blanks.check("Meter", "put a category on each record")
+@blanks.check("Meter", "set each record's category")
 def categories_are_right():
     layer = nn.Linear(100, 100, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), momentum=0.9)
@@ -346,7 +347,7 @@ def categories_are_right():
     meter = Meter()
     meter.know(layer)
     known = meter.alive_bytes()
-    assert known == 40000, f"A layer of 40000 bytes is known, and {known} are counted."
+    assert known == 40000, f"A layer of 40000 bytes is known, but {known} are counted."
     with meter:
         hidden = layer(x)
         hidden.sin().sum().backward()
@@ -355,33 +356,33 @@ def categories_are_right():
         return meter.alive[tensor.untyped_storage()._cdata].category
 
     assert named(layer.weight) == "parameters", (
-        f"The weight is {named(layer.weight)!r}."
+        f"The weight is {named(layer.weight)!r}, but should be 'parameters'."
     )
-    assert named(x) == "inputs", f"The layer's input is {named(x)!r}."
+    assert named(x) == "inputs", f"The layer's input is {named(x)!r}, not 'inputs'."
     assert named(hidden) == "activations", f"Forward's output is {named(hidden)!r}."
     grad = layer.weight.grad
     assert named(grad) == "temporary", f"A new gradient is {named(grad)!r}."
     optimizer.step()
     meter.know(layer, optimizer)
-    assert named(grad) == "gradients", f"Known, the gradient is still {named(grad)!r}."
+    assert named(grad) == "gradients", f"After `know`, the gradient is {named(grad)!r}."
     state = optimizer.state[layer.weight]["momentum_buffer"]
     assert named(state) == "optimizer_state", f"SGD's momentum is {named(state)!r}."
     at_peak = meter.by_category()
     assert at_peak.get("gradients") == 40000, (
-        f"The records of the peak don't know the gradient: {at_peak}."
+        f"The peak's records don't include the gradient: {at_peak}."
     )
 
 
 # %% [markdown] id="metered-text"
 # ### 5. One step
 #
-# **Write.** `metered`. Call `know` twice: before the step, because the step may leave parameters
-# and states untouched, and after it, when the gradients exist.
+# **Write.** `metered`. Call `know` twice. Before the step, it registers all parameters and states,
+# even those that the step never uses. After the step, it finds the new gradients.
 
 
 # %% id="metered"
 def metered(step, model, optimizer=None):
-    """A new `Meter` that has watched `step()` and knows the model and the optimizer."""
+    """Return a new `Meter` that has watched `step()` and knows model and optimizer."""
     ### BEGIN SOLUTION
     meter = Meter()
     meter.know(model, optimizer)
@@ -407,9 +408,9 @@ def a_step_is_metered():
 
     meter = metered(step, layer, optimizer)
     assert isinstance(meter, Meter), (
-        f"A Meter has to come back, and not a {type(meter).__name__}."
+        f"`metered` must return a Meter, not a {type(meter).__name__}."
     )
-    assert len(ran) == 1, f"The step ran {len(ran)} times and not once."
+    assert len(ran) == 1, f"The step ran {len(ran)} times, but should run once."
     assert meter.peak_bytes, "The meter saw nothing: the step ran outside it."
     found = Counter(record.category for record in meter.alive.values())
     for category in ("parameters", "gradients", "optimizer_state"):
@@ -424,7 +425,7 @@ def a_step_is_metered():
     layer = Sleeping(4, 4, bias=False)
     ran.clear()
     metered(lambda: ran.append(1), layer)
-    assert set(known) == {0, 1}, "A weight that no operation touches was named once."
+    assert set(known) == {0, 1}, "Call `know` both before and after the step."
 
 
 # %% [markdown] id="equal-text"
@@ -433,15 +434,15 @@ def a_step_is_metered():
 # Compare your meter with the course's own, `memory.measure`, on four training steps: with and
 # without checkpoints, with and without AdamW.
 #
-# **Write.** `step_of`, one whole training step.
+# **Write.** `step_of`.
 
 
 # %% id="step-of"
 def step_of(model, optimizer=None):
-    """A function of no arguments that trains `model` once on `tokens`.
+    """Return a function without arguments that trains `model` once on `tokens`.
 
-    It clears the gradients first, so that they're still there at its end. Then come
-    `model.loss(tokens)`, its backward, and the update, if there is an optimizer.
+    It clears the gradients first, so that the new ones are still there at its end. Then
+    come `model.loss(tokens)`, its backward, and the update if there is an optimizer.
     """
 
     ### BEGIN SOLUTION
@@ -470,14 +471,14 @@ def a_step_trains_once():
     step_of(other)()
     times = weight.grad.norm() / first
     assert times < 1.5, (
-        f"The second step's gradients are {times:.1f} times the first's."
+        f"The second step's gradients are {times:.1f} times the first's: clear them."
     )
     assert not any(held), "The old gradients are there in forward: clear them first."
     before = weight.detach().clone()
     step_of(other, torch.optim.SGD(other.parameters(), lr=1.0))()
     moved = (before - weight).norm() / weight.grad.norm()
     assert abs(moved - 1) < 1e-3, (
-        f"SGD with a rate of 1 moves by the gradient, this one by {moved:.2f} of it."
+        f"SGD at rate 1 moves by the gradient, but yours by {moved:.2f} times it."
     )
 
 
@@ -503,28 +504,26 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="library-adds"
-# When the step is over, the course's own meter reclassifies: what was freed before backward counts
-# as temporary, what a checkpoint's second run made as `recomputed`. It notes phase, module,
-# operation and line of code, reads CUDA's allocator too, and works on tensors without memory
-# (`memory.predict`).
+# The course's own meter has one more category, `recomputed`, for what a checkpoint's second run
+# makes. It also names the operation and module, reads CUDA's allocator, and works on tensors
+# without memory (`memory.predict`).
 #
-# Both meters count tensors. Neither sees a kernel's workspace, or the free blocks that a GPU's
-# allocator keeps. So a step *needs* at least the counted peak, and *takes* more, as `nvidia-smi`
-# shows ([02b](02b_allocator_and_profilers.ipynb) has figures).
+# Both meters count only tensors. They miss a kernel's workspace and the allocator's free blocks. So
+# a step *needs* at least the counted peak, and *takes* more in `nvidia-smi`
+# ([02b](02b_allocator_and_profilers.ipynb) has figures).
 #
 # ## Do both variants compute the same thing?
 #
-# Before you compare bytes, compare gradients. `your_run.apply`, at the end of this course's core
-# chapters, does that.
+# Before you compare the bytes of two variants of a step, compare their gradients.
 #
-# > **Compare A with A before A with B.** You may ask for equal *bits* only if the same step, run
-# > twice, gives the same bits. On a GPU it may not: some kernels add in an order that changes from
-# > run to run. In that case, switch on `torch.use_deterministic_algorithms`, or allow B to differ
-# > from A about as much as A differs from itself.
+# > **Compare A with A before A with B.** Expect equal *bits* from A and B only if two runs of A
+# > give equal bits. On a GPU they may differ, because some kernels add in an order that changes
+# > from run to run. In that case, switch on `torch.use_deterministic_algorithms`, or accept that
+# > B differs from A by about as much as two runs of A differ.
 
 # %% [markdown] id="published-text"
-# Here is a function that tutorials use. It resets the peak counter, runs forward and backward, and
-# reads the counter.
+# Now for the mistakes. Tutorials use the following function. It resets PyTorch's peak counter, runs
+# forward and backward, and reads the counter. Instead of the counter, we use your meter.
 
 
 # %% id="published"
@@ -548,7 +547,7 @@ savings["as published"] = saving(standard, checkpointed)
 print(f"checkpointing saves {savings['as published']} % of the peak")
 
 # %% [markdown] id="predict-order"
-# **Predict.** Swap the two measurements: the checkpointed one first, on a fresh model. What
+# **Predict.** Swap the two measurements: on a fresh model, run the checkpointed step first. What
 # percentage of the peak does checkpointing save now?
 
 # %% id="guess-order"
@@ -562,7 +561,7 @@ savings["the other order"] = swapped
 print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 
 # %% [markdown] id="read-order"
-# So whichever variant runs second pays for something extra. Your categories show what:
+# So whichever variant runs second holds something extra. Your categories show what:
 
 # %% id="leftover-gradients"
 first, second = standard.by_category(), checkpointed.by_category()
@@ -572,8 +571,8 @@ plots.ledger_bars(bars, title="As published: the second run carries gradients, c
 # %% [markdown] id="read-leftover"
 # ## Fault 1: what the last run left behind
 #
-# The second run carries the gradients of the first. They're as large as the parameters, and nothing
-# frees them. One line between the runs fixes that:
+# During the second run, the gradients of the first are still in memory. They're as large as the
+# parameters. One line between the runs frees them:
 
 # %% id="mended-leftovers"
 model = GPT(config)
@@ -583,16 +582,16 @@ savings["without leftovers"] = saving(standard, profile_memory(model, "per-block
 savings
 
 # %% [markdown] id="kept-text"
-# `memory.measure(step, steps=3).leaks()` lists other leftovers, such as outputs kept in a list.
+# `memory.measure(step, steps=3).leaks()` finds other leftovers, such as outputs kept in a list.
 #
 # ## Fault 2: no warm-up
 #
 # The published function has no optimizer. Most training steps have one, and Adam makes its two
-# states in the first `step()`. From here on we use the course's meter, which runs `warmup` steps
-# before the one that counts.
+# states in its first `step()`. From here on we use the course's meter, which first runs `warmup`
+# steps, then measures one.
 #
 # **Predict.** We measure the first and the second run of the same step. By how many P (the bytes of
-# the parameters) is backward's peak higher in the second run?
+# the parameters) is the peak of backward higher in the second run?
 
 # %% id="guess-warmup"
 guess = None  # P
@@ -616,13 +615,13 @@ phases = pd.DataFrame({"first step": first.phases, "steady step": steady.phases}
 phases.round(2)  # peaks in P
 
 # %% [markdown] id="read-warmup"
-# So a job can survive its first step and run out of memory in its second, and a benchmark of Adam
-# without warm-up reads up to 2 P too low, unless the peak is the update.
+# So a job can survive its first step and run out of memory in its second. A benchmark of Adam
+# without warm-up reads up to 2 P too low.
 #
 # ## Six ways to state one saving
 #
-# In each pair below, the upper bar is the plain step, the lower the checkpointed one, each at its
-# peak. Which pair answers "does my job fit?"
+# In each pair below, the upper bar is the plain step and the lower bar the checkpointed step, each
+# at its peak. Which pair answers "does my job fit?"
 #
 # ![Six pairs of bars. What the bars hold differs from pair to pair: leftover gradients or none,
 # AdamW in its first or a steady step, or activations alone. So the saving differs
@@ -637,22 +636,21 @@ savings["of activations alone"] = round(100 * (1 - waiting[1] / waiting[0]))
 pd.DataFrame({"saved, %": savings})
 
 # %% [markdown] id="read-savings"
-# The first two are wrong, because one of the runs carried leftovers. The other four are correct
-# answers to four different questions. **Whether your job fits depends on the peak of the steady
-# step.**
+# The first two are wrong, because one run held leftovers. The other four are correct answers to
+# four different questions. **Whether your job fits depends on the peak of the steady step.**
 #
-# ## Fault 3: an instrument that does not see it
+# ## Fault 3: an instrument that does not see tensors
 #
-# A well-known notebook reports that checkpointing saves 22 %. A reader who reran it found
-# checkpointing's peak slightly *larger*. The notebook had used `tracemalloc`, which sees only
-# Python's own allocator, but PyTorch gets its memory in C++
+# A well-known notebook reports that checkpointing saves 22 %. A reader who reran it found the
+# checkpointed peak slightly *larger*. The notebook had used `tracemalloc`, which sees only what
+# Python's own allocator hands out; PyTorch gets its memory in C++
 # ([02b](02b_allocator_and_profilers.ipynb) repeats the mistake). So test every instrument on a
 # change of known size.
 #
 # ## Fault 4: one segment
 #
-# The same notebook called `checkpoint_sequential(..., segments=1)`. Others call
-# `checkpoint(model, x)`, once, around everything. Which of the two does less?
+# The same notebook called `checkpoint_sequential(..., segments=1)`. Others call `checkpoint(model,
+# x)` once, around the whole model. What does each of the two save, and what does it cost?
 
 # %% id="segments"
 blocks = nn.Sequential(*(Block(config) for _ in range(8)))
@@ -671,19 +669,20 @@ for name, forward in runs.items():
 pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 
 # %% [markdown] id="read-segments"
-# `checkpoint_sequential` never checkpoints the last segment, so with one segment (row two) it does
-# nothing. Row three costs a third more FLOPs and doesn't save a byte (chapter 06 says why). So look
-# at **both sides of the trade**: what you got, and what you paid.
+# `checkpoint_sequential` never checkpoints the last segment, so with one segment it does nothing
+# (row two). A checkpoint around everything costs a third more FLOPs and doesn't save a byte (row
+# three; chapter 06 says why). So look at **both sides of the trade**, what you got and what you
+# paid.
 #
 # ## Fault 5: a clock that does not wait
 #
-# Python only enqueues an operation for the GPU, and moves on. So a clock read without
-# `torch.cuda.synchronize()` has timed only the queueing. The *memory* peak needs no
-# synchronization: the allocator counts on the host, when an operation is launched.
+# Python only enqueues an operation for the GPU, and moves on. Without `torch.cuda.synchronize()`, a
+# clock times only the queueing. The *memory* peak needs no synchronization: the allocator counts on
+# the host, when an operation is launched.
 #
 # Bytes repeat exactly, but times don't. So time two variants in pairs, and take the median of the
-# ratios. Then compare a step with *itself* in the same way, an **A/A test**. Its ratio's distance
-# from 1.00 is the smallest difference that you may claim.
+# pairs' ratios. Then compare a step with *itself* in the same way (an **A/A test**). If that median
+# is 1.01, a difference of 1 % between the two variants is noise.
 #
 # ## Verdicts
 
@@ -692,7 +691,7 @@ claims.Verdicts(
     claims.Verdict(
         "E13",
         "built",
-        "Reset, step, read is right after a warm-up, and with no gradients left over.",
+        "Reset, step, read is right after a warm-up and with no gradients left over.",
         f"saves {savings['as published']} or {swapped} %, steady {steady_saving} %",
         "counted",
         "all-savings",
@@ -702,17 +701,17 @@ claims.Verdicts(
 # %% [markdown] id="your-run-text"
 # ## Your run
 #
-# `course/train/train.py` trains a GPT of GPT-2 medium's shape on text, in float32, as most people
-# would write it, with 12 sequences of 1024 tokens per update. In later chapters you rewrite its
-# functions. First meter a small twin: `train.make(train.TWIN)` returns model and optimizer, and
-# `train.update(model, optimizer, tokens)` does an update.
+# `course/train/train.py` trains a GPT of GPT-2 medium's shape on text, as most people would write
+# it: in float32, with 12 sequences of 1024 tokens per update. In later chapters you rewrite its
+# functions. First meter a small twin of this GPT: `train.make(train.TWIN)` returns model and
+# optimizer, and `train.update(model, optimizer, tokens)` does an update.
 #
 # **Write.** `metered_twin`. The first update makes AdamW's states, so meter the second.
 
 
 # %% id="metered-twin"
 def metered_twin():
-    """Your `Meter` after the twin's second update, on `your_run.ROWS`, its tokens."""
+    """Return your `Meter` of the twin's second update on the tokens `your_run.ROWS`."""
     ### BEGIN SOLUTION
     model, optimizer = train.make(train.TWIN)
     step = partial(train.update, model, optimizer, your_run.ROWS)
@@ -728,7 +727,7 @@ def twin_is_metered():
     model, optimizer = train.make(train.TWIN)
     step = partial(train.update, model, optimizer, your_run.ROWS)
     right = memory.measure(step, model=model, optimizer=optimizer).peak_bytes
-    with patch.object(train, "MEDIUM", GPTConfig(num_layers=1)):  # too large for here
+    with patch.object(train, "MEDIUM", GPTConfig(num_layers=1)):  # too large here
         meter = metered_twin()
     kind = type(meter).__name__
     assert isinstance(meter, Meter), f"Return a Meter, not a value of type {kind}."
@@ -737,13 +736,14 @@ def twin_is_metered():
         "doesn't know the optimizer."
     )
     seen = meter.peak_bytes
-    assert seen == right, f"The peak has {int(right)} bytes, and yours has {int(seen)}."
+    assert seen == right, f"The peak is {int(right)} bytes, but yours is {int(seen)}."
 
 
 # %% [markdown] id="apply-text"
-# The next cell predicts the full-size update's memory and, from FLOPs and memory traffic, its
-# seconds on three cards (with TF32 on the newer two). If you have a GPU, it also measures them.
-# Which card is large enough?
+# The next cell predicts the memory of the full-size update. From FLOPs and memory traffic it also
+# predicts the update's seconds on three cards. (The newer two use TF32, a faster way to multiply
+# float32 matrices.) If you have a GPU, the cell also measures memory and seconds there. Which card
+# is large enough?
 
 # %% id="apply"
 your_run.apply("02")
@@ -751,26 +751,25 @@ your_run.apply("02")
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** In the steady state, the plain step peaks at 9 GiB, of which 2.5 GiB are gradients of an
-# earlier step. The checkpointed step peaks at 6 GiB. A benchmark runs the plain step first, with no
-# gradients left over. What saving does it report?
+# **1.** A loop doesn't free its gradients before forward. Its plain step peaks at 9 GiB, of which
+# 2.5 GiB are old gradients; its checkpointed step peaks at 6 GiB. A benchmark runs the plain step
+# first, with no gradients left over, then the checkpointed step. What saving does it report?
 #
 # <details><summary>Answer</summary>
 #
-# It reads 6.5 and 6 GiB, and reports 8 %. In the steady state the saving is a third.
+# It reads 6.5 and 6 GiB, and reports 8 %. In the loop the saving is a third.
 # </details>
 #
-# **2.** A model has 500 MiB of float32 weights. How much higher is the backward peak of Adam's
-# second step than its first step's?
+# **2.** A model has 500 MiB of float32 weights and is trained with Adam. How much higher is the
+# peak of backward in the second step than in the first?
 #
 # <details><summary>Answer</summary>
 #
-# It's 1000 MiB higher: the first update makes the two states. Gradients add nothing if they're set
-# to None before forward.
+# It's 1000 MiB higher, because the first update makes the two states.
 # </details>
 #
-# **3.** A/A ratios of a step are 1.02, 0.99 and 1.01; A/B ratios are 1.02, 1.01 and 1.03. What may
-# you claim?
+# **3.** The ratios of three A/A pairs are 1.02, 0.99 and 1.01, and those of three A/B pairs 1.02,
+# 1.01 and 1.03. What may you claim?
 #
 # <details><summary>Answer</summary>
 #
@@ -781,12 +780,12 @@ your_run.apply("02")
 # %% [markdown] id="summary"
 # ## A list to keep
 #
-# 1. Do both variants compute the same thing? Compare A with A, then gradients, then bytes.
+# 1. Do both variants compute the same thing? Compare A with A, then the gradients, then the bytes.
 # 2. Which peak: forward and backward, or the whole steady step?
-# 3. Is anything left from the run before? `report.leaks()`, or a new process.
+# 3. Is anything left from the run before? Use `report.leaks()`, or a new process.
 # 4. Does the instrument see a change of known size?
-# 5. What was paid: FLOPs, forward runs, time?
-# 6. Are times taken in pairs, with their median and an A/A test?
+# 5. What did you pay in FLOPs and time?
+# 6. Did you time in pairs, take the median, and run an A/A test?
 #
 # Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break these rules. Chapter 03 looks
 # at the largest item, the activations, operation by operation.

@@ -11,7 +11,7 @@ FILLINGS = {
             *("return result", "return operation(*args, **(kwargs or {}))"),
         ),
         "looks_at_results_alone": wrong(
-            "among its arguments, and `see` was told of ['made']",
+            "as arguments, but `see` was told of ['made']",
             *("tensors_in((args, kwargs))", "()"),
         ),
         "looks_at_the_keywords_no_more": wrong(
@@ -55,7 +55,7 @@ FILLINGS = {
             *("weakref.finalize(storage, self.alive.pop, key)", "weakref.ref(storage)"),
         ),
         "writes_a_new_record": wrong(
-            "a record says ['made']",
+            "as inputs must not say ['made']",
             *(
                 "            weakref.finalize",
                 "        else:\n            self.alive[key].category = category\n"
@@ -69,7 +69,9 @@ FILLINGS = {
             "        weakref.finalize",
         ),
         "calls_all_of_them_made": wrong(
-            "a record says ['made']", "storage.nbytes(), category", 'storage.nbytes(), "made"'
+            "as inputs must not say ['made']",
+            "storage.nbytes(), category",
+            'storage.nbytes(), "made"',
         ),
         "takes_the_storage_for_the_key": wrong(
             "400 bytes are still counted",
@@ -99,12 +101,12 @@ FILLINGS = {
             "list(self.alive.values())",
             "[Record(r.num_bytes, r.category) for r in self.alive.values()]",
         ),
-        "returns_a_dict": wrong("returns a Counter", "return totals", "return dict(totals)"),
+        "returns_a_dict": wrong("must return a Counter", "return totals", "return dict(totals)"),
         "names_the_first_operation": wrong(
             "The peak is after `y * 2`",
             *("self.peak_at = alive, operation", "self.peak_at = alive, self.peak_at or operation"),
         ),
-        "counts_the_records": wrong("8000 made, and not", "+= record.num_bytes", "+= 1"),
+        "counts_the_records": wrong("8000 made, not", "+= record.num_bytes", "+= 1"),
         "takes_the_later_of_two": right("alive > self.peak_bytes", "alive >= self.peak_bytes"),
         "makes_a_tuple": right("list(self.alive.values())", "tuple(self.alive.values())"),
     },
@@ -124,21 +126,23 @@ FILLINGS = {
         ),
         "renames_inputs_too": wrong("The layer's input is", 'if category == "made":', "if True:"),
         "names_what_is_new_alone": wrong(
-            "the gradient is still 'temporary'",
+            "the gradient is 'temporary'",
             *(
                 "\n                self.alive[tensor.untyped_storage()._cdata].category = category",
                 "",
             ),
         ),
         "makes_another_record": wrong(
-            "The records of the peak don't know",
+            "records don't include the gradient",
             *(
                 "self.alive[tensor.untyped_storage()._cdata].category = category",
                 "self.alive[tensor.untyped_storage()._cdata] = Record(tensor.nbytes, category)",
             ),
         ),
         "sees_nothing_before": wrong(
-            "It needs to put a category", "                self.see(tensor, category)\n", ""
+            "It needs to set each record's category",
+            "                self.see(tensor, category)\n",
+            "",
         ),
         "leaves_none_out_itself": right(
             "in tensors_in(values):",
@@ -151,7 +155,7 @@ FILLINGS = {
             *("        step()\n    meter.know(model, optimizer)", "        step()"),
         ),
         "knows_nothing_before": wrong(
-            "was named once",
+            "both before and after the step",
             *(
                 "    meter = Meter()\n    meter.know(model, optimizer)",
                 "    meter = Meter()",
@@ -172,9 +176,7 @@ FILLINGS = {
         "warms_up": wrong(
             "The step ran 2 times", "    meter = Meter()", "    step()\n    meter = Meter()"
         ),
-        "gives_bytes": wrong(
-            "A Meter has to come back", "return meter", "return meter.by_category()"
-        ),
+        "gives_bytes": wrong("must return a Meter", "return meter", "return meter.by_category()"),
         "knows_inside_too": right(
             "with meter:\n        step()", "with meter:\n        meter.know(model)\n        step()"
         ),
@@ -196,9 +198,9 @@ FILLINGS = {
             "        model.zero_grad()\n        model.loss(tokens).backward()",
             "        loss = model.loss(tokens)\n        model.zero_grad()\n        loss.backward()",
         ),
-        "never_updates": wrong("this one by 0.00 of it", "optimizer.step()", "pass"),
+        "never_updates": wrong("yours by 0.00 times it", "optimizer.step()", "pass"),
         "updates_before_backward": wrong(
-            "this one by 0.00 of it",
+            "yours by 0.00 times it",
             *("        model.loss(tokens).backward()\n", ""),
             *(
                 "            optimizer.step()",
@@ -229,9 +231,9 @@ FILLINGS = {
             "metered(step, model, optimizer).peak_bytes",
         ),
         "takes_half_the_rows": wrong(
-            "and yours has", "optimizer, your_run.ROWS", "optimizer, your_run.ROWS[:6]"
+            "but yours is", "optimizer, your_run.ROWS", "optimizer, your_run.ROWS[:6]"
         ),
-        "takes_the_full_size": wrong("and yours has", "train.TWIN", "train.MEDIUM"),
+        "takes_the_full_size": wrong("but yours is", "train.TWIN", "train.MEDIUM"),
         "calls_a_function": right(
             "partial(train.update, model, optimizer, your_run.ROWS)",
             "lambda: train.update(model, optimizer, your_run.ROWS)",
