@@ -1,15 +1,13 @@
 # %% [markdown] id="title"
 # # The allocator, and other instruments
 #
-# This companion of chapter 02 is optional: no lab and no later chapter needs it. It answers five
-# questions:
+# This companion of chapter 02 is optional. It answers five questions:
 #
 # 1. What makes up the peak?
 # 2. Why can an allocation fail although twice its size is free?
 # 3. How do you read a *snapshot*, the allocator's own record of a step?
 # 4. What does a GPU need beyond the tensors?
-# 5. What do PyTorch's profiler, its other counters, and Python's `tracemalloc` see, and what do
-#    they miss?
+# 5. What do PyTorch's profiler and counters and Python's `tracemalloc` see, and what do they miss?
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -46,8 +44,8 @@ torch.set_num_threads(1)
 # %% [markdown] id="holders-text"
 # ## What makes up the peak?
 #
-# Which operations made the tensors that exist at the peak? A report's timeline answers that: it
-# says when each storage was allocated and released, and which operation and module made it.
+# Which operations made the tensors that are in memory at the peak? A report's timeline says when
+# each storage was allocated and released, and which operation and module made it.
 
 
 # %% id="steady-step"
@@ -71,8 +69,8 @@ holders = there.groupby(["category", "op"])[["num_bytes"]].sum()
 holders.nlargest(6, "num_bytes").map(human_bytes)
 
 # %% [markdown] id="holes-text"
-# The linear layers' outputs (`addmm`) are the largest item: they take more than Adam's states. On a
-# GPU the allocator can record a similar history, a *memory snapshot*, which we read below.
+# The linear layers' outputs (`addmm`) take the most, even more than Adam's states. On a GPU the
+# allocator can record a similar history, a *memory snapshot*. We read one below.
 #
 # ## Holes
 #
@@ -83,13 +81,16 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # neighbors, and a tensor of 4 MiB gets a fourth segment from the
 # driver.](figures/02-holes.svg)
 #
-# Half of the 60 MiB is free, but a tensor of 4 MiB fits nowhere: no two free blocks are neighbors.
-# So the allocator takes a new segment. `empty_cache()` finds nothing to release, because every
-# segment holds a tensor. Nor can it save you from PyTorch's own out-of-memory error: before raising
-# one, the allocator itself releases free segments. `empty_cache()` is useful between two benchmarks
-# (once the tensors are gone) and when NCCL or another process needs the memory.
+# Half of the 60 MiB is free, but a tensor of 4 MiB fits nowhere, because no two free blocks are
+# neighbors. So the allocator takes a new segment.
 #
-# So on a GPU, "memory used" can mean one of three figures. Which one do you have?
+# `torch.cuda.empty_cache()` doesn't help: it releases only segments without a tensor, and here
+# every segment holds one. It can't prevent an out-of-memory error either, because the allocator
+# releases free segments itself before it raises one. It's useful between two benchmarks, once the
+# tensors are gone. It also helps when another process or NCCL, the library through which
+# GPUs communicate, needs the memory.
+#
+# On a GPU, "memory used" can mean one of three figures:
 #
 # | figure | what it holds | who reports it |
 # |---|---|---|
@@ -97,12 +98,15 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # | reserved | what PyTorch's allocator got from the driver | `torch.cuda.memory_reserved` |
 # | the driver's | reserved memory of all processes, plus CUDA's own | `nvidia-smi` |
 #
-# Reserved memory that no tensor can use is called *fragmentation*. How large can it get? We train
-# GPT-2 for thirty steps, each on a batch of eight sequences. Every run has the same longest batch,
-# but the other lengths and their order differ. The runs were *emulated* and recorded: PyTorch's own
-# allocator ran as it would on an A100, but no kernel ran.
+# When free memory is reserved but too scattered to use, it's *fragmented*. How much memory can that
+# waste?
 #
-# **Predict.** In the worst order, by what factor is *reserved* larger than *allocated*?
+# We compare six runs of GPT-2, each with thirty steps on batches of eight sequences. All runs have
+# the same longest batch, but they differ in the other lengths and in the order. The runs were
+# *emulated* and recorded: PyTorch's own allocator ran as it would on an A100, but no kernel ran.
+#
+# **Predict.** Each run has two peaks, *reserved* and *allocated*. What is *reserved* divided by
+# *allocated* in the worst order?
 
 # %% id="guess-orders"
 guess = None  # times
@@ -119,8 +123,8 @@ growing = max(reserved / allocated for allocated, _, reserved in peaks.values())
 print(f"up to {worst:.1f} times what is allocated{beside(guess, worst)}")
 apart = [reserved > 1.1 * allocated for allocated, reserved, _ in peaks.values()]
 print(
-    f"a tenth more or above it in {sum(apart)} of {len(apart)} orders; "
-    f"with growing segments {growing:.2f} times at most"
+    f"over a tenth more than allocated in {sum(apart)} of {len(apart)} orders; "
+    f"with growing segments at most {growing:.2f} times as much"
 )
 columns = ["allocated", "reserved", f"reserved, {GROWING}"]
 pd.DataFrame(peaks, index=columns).T.map(human_bytes)
@@ -140,38 +144,38 @@ plots.growth(
 )
 
 # %% [markdown] id="orders-read"
-# In the worst order each batch is longer than the one before. No block of an earlier step is large
-# enough then, so every step gets new blocks from the driver, and the old ones stay reserved. Once
-# the card is full, the allocator gives all free blocks back to the driver and starts again. That is
-# slow, but training goes on. (PyTorch's [issue
+# In the worst order each batch is longer than the one before. No block of an earlier step is then
+# large enough, so every step gets new blocks from the driver, and the old blocks stay reserved.
+# Once the card is full, the allocator gives all free blocks back to the driver and starts again.
+# That's slow, but training goes on. (PyTorch's [issue
 # 1529](https://github.com/pytorch/pytorch/issues/1529) reports this case.)
 #
-# So what a step *takes*, the reserved memory that `nvidia-smi` shows, can be far more than it
-# *needs*. It needs at least its allocated peak; chapter 10b shows how much more on an H200. Lab
-# 02 tests both figures with runs on real GPUs.
+# So a step can *take* far more than it *needs*. It takes the reserved memory, which `nvidia-smi`
+# shows. It needs at least its allocated peak; chapter 10b shows how much more, on an H200.
 #
 # Two fixes cost nothing:
 #
-# - Begin with the longest batch. Its blocks are large enough for all others, so much of the waste
-#   disappears.
+# - Begin with the longest batch. Its blocks are large enough for all later batches, so much of the
+#   waste disappears.
 # - On Linux, set `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch:
-#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then extends a block instead of getting a new one, and
-#   nearly all of the waste disappears.
+#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then extends a segment instead of getting a new one,
+#   and nearly all of the waste disappears.
 #
 # ## A snapshot
 #
-# `memory.snapshot(path)` records what the code inside it requests from PyTorch's allocator. You can
-# open the file in a web page (docs.pytorch.org/memory_viz). It's a pickle of plain dicts, so a
-# short function can read its events, each with an action, an address and a size.
+# The context `memory.snapshot(path)` records what the code inside it requests from PyTorch's
+# allocator. You can open the file in a browser, at docs.pytorch.org/memory_viz. It's a pickle of
+# plain dicts, so a short function can also read its events. Each event has an action, an address
+# and a size.
 #
-# The next snapshot is of GPT-2's step on an emulated A100. To check our function, we compare the
-# peak that it finds with the peak from `memory.predict`, which counts only tensors. Both peaks
-# exclude the memory that was in use before the step.
+# The next snapshot shows a step of GPT-2 on an emulated A100. We compare its peak with the peak
+# from `memory.predict`, which counts only tensors. Both leave out the memory that was in use before
+# the step.
 
 
 # %% id="read-snapshot"
 def held_bytes(trace):
-    """Bytes held after each event of a trace, and what is held at the most."""
+    """Return the bytes held after each event of a trace, and what the peak holds."""
     held, curve, fullest = {}, [0], {}
     for event in trace:
         if event["action"] == "alloc":
@@ -203,7 +207,7 @@ print(f"within one MiB: {sum(close)} of {len(close)} snapshots")
 
 # %% [markdown] id="snapshot-largest-text"
 # Each event names the line of Python that asked for the memory. Which line's tensors take the most
-# at the peak?
+# memory at the peak?
 
 # %% id="snapshot-largest"
 lines = Counter()
@@ -213,12 +217,12 @@ for event in fullest.values():
 pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="gpu-snapshot-text"
-# The largest item is GPT-2's activation function, written as eight operations; chapter 03 counts
-# them. The snapshot records what the allocator did, and the prediction counts tensors, yet their
-# peaks differ only by a few scalars.
+# The first row is GPT-2's activation function, GELU, which is written out as several operations
+# (chapter 03). The snapshot records what the allocator did, and the prediction counts tensors, yet
+# the two peaks differ by only a few scalars.
 #
-# On your own GPU, the next cells measure the same figures. The report's `other` is rounding and
-# workspace; `memory_summary` is the allocator's own table.
+# On your own GPU, the next cells measure a small GPT. The report's `other` is rounding and
+# workspace.
 
 # %% id="gpu-snapshot"
 # NBVAL_IGNORE_OUTPUT
@@ -243,9 +247,9 @@ if torch.cuda.is_available():
 # ## Tensors, workspace, blocks, reserve
 #
 # What does a GPU need beyond the tensors? Its kernels ask for *workspace* while they run. Its
-# allocator rounds requests up, and hands out a larger free block whole if the rest would be too
-# small. And it keeps freed memory in *reserve*. The next table is *emulated*, for a step of a
-# 50-layer transformer:
+# allocator rounds requests up, and sometimes hands out a larger free block than requested. And it
+# keeps freed memory in *reserve*. The next table is *emulated*, for a step of a 50-layer
+# transformer. Each row gives the bytes that it adds to the rows above:
 
 # %% id="workspace"
 rows = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
@@ -261,7 +265,7 @@ claims.Verdicts(
     claims.Verdict(
         "C01",
         "shown",
-        "A GPU needs workspace and larger blocks beside the tensors, and keeps a "
+        "Besides the tensors, a GPU needs workspace and larger blocks, and keeps a "
         "reserve.",
         ", ".join(f"{name} {size}" for name, size in sizes.items()),
         "emulated",
@@ -273,10 +277,10 @@ claims.Verdicts(
 # %% [markdown] id="blind"
 # ## Workspace: the counter against the profiler
 #
-# How much does a kernel allocate and free inside one operation? The meter counts tensors and
-# cannot see it. On a CPU `torch.profiler` records every request to the allocator, workspace
-# included. In which of these four programs is the counter blind: a transformer, a convolution with
-# a norm, an LSTM, a sort?
+# Workspace is what a kernel allocates and frees inside one operation. Our meter counts tensors, so
+# it can't see workspace. On a CPU `torch.profiler` records every request to the allocator,
+# workspace included. In which of these four programs does the meter miss something: a transformer,
+# a convolution with a norm, an LSTM, a sort?
 
 
 # %% id="blind-models"
@@ -300,7 +304,7 @@ programs = {
 # %% id="quiet"
 @contextlib.contextmanager
 def quiet_stderr():
-    """Keep out what the profiler's C++ code prints to stderr."""
+    """Hide what the profiler's C++ code prints to stderr."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -323,7 +327,7 @@ def profiled_bytes(work):
 
 # %% id="both"
 def both(module, work):
-    """Counted and profiled peak, from the same start: nothing left of a run before."""
+    """Return the counted and the profiled peak, both without leftover gradients."""
     module.zero_grad()
     with memory.watch(model=module) as report:
         work()
@@ -341,18 +345,15 @@ for name, (module, work) in programs.items():
 pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 
 # %% [markdown] id="read-blind"
-# In a transformer the counter misses nothing that matters, because on a CPU its large operations
-# need no workspace. Convolutions, recurrent layers and sorts need some, so for them the count is a
-# lower bound. A GPU's kernels need different amounts: measure there, and compare `counted` with
-# `peak` in the report.
-#
-# torchinfo's often quoted *Forward/backward pass size* is neither counted nor measured. It's twice
-# the size of all layers' outputs, and checkpoints don't change it (torchinfo 1.8.0).
+# In a transformer the meter misses nothing that matters, because on a CPU a transformer's large
+# operations need no workspace. Convolutions, recurrent layers and sorts need some, so for them the
+# count is a lower bound. A GPU's kernels need other amounts: measure there, and compare `counted`
+# with `peak` in the report.
 #
 # ## Against another counter
 #
-# PyTorch's own counter, `MemTracker`, is private and slower than our meter. Both count tensors, so
-# their peaks must agree. Do they?
+# PyTorch has a counter of its own, `MemTracker`, in a private module. It counts tensors, as our
+# meter does, so the two peaks should agree. Do they?
 
 # %% id="memtracker-peak"
 ours = memory.measure(step, model=model, optimizer=optimizer).peak_bytes
@@ -361,16 +362,15 @@ tracker.track_external(model, optimizer)
 with tracker:
     step()
 theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
-print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}")
+print(f"peak {ours}; equal except for the loss (4 bytes): {abs(ours - theirs) <= 4}")
 
 # %% [markdown] id="two-instruments"
-# They agree, up to the scalar loss, which the tracker has already released at the peak and the
-# meter has not.
+# They agree, up to the 4 bytes of the loss.
 #
 # ## Two instruments at once
 #
-# Suppose you count a checkpointed step's FLOPs and bytes in one run to save time. Does the FLOP
-# counter change the bytes of forward and backward?
+# Suppose you count a checkpointed step's FLOPs and bytes in a single run, to save time. Does the
+# FLOP counter change the peak of forward and backward?
 
 # %% id="flop-counter"
 with (
@@ -387,14 +387,13 @@ warned = {str(w.message) for w in said if w.category is memory.MeterWarning}
 print(*warned)
 
 # %% [markdown] id="read-together"
-# It does: the bytes grow by more than half. The FLOP counter wraps tensors and keeps them alive too
-# long, which hurts a checkpointed step most. So `memory.measure(..., flops=True)` counts FLOPs in a
-# separate step. If you mix the two yourself, a `MeterWarning` says so. It also warns about a model
-# that is compiled or in `eval()`.
+# It does: the peak grows by more than half. The FLOP counter keeps tensors alive too long, which
+# matters most in a checkpointed step. So `memory.measure(..., flops=True)` counts FLOPs in a
+# separate step. If you count both in one run yourself, you get a `MeterWarning`.
 #
 # ## `tracemalloc` and two training steps
 #
-# Does `tracemalloc`, which watches Python's own allocator, see eight million float32 numbers?
+# Does `tracemalloc`, which watches Python's own allocator, see an array of eight million numbers?
 
 # %% id="tracemalloc"
 tracemalloc.start()
@@ -408,7 +407,7 @@ del array
 
 # %% [markdown] id="traced-text"
 # NumPy reports its arrays to `tracemalloc`, and PyTorch reports nothing. So what does `tracemalloc`
-# compare in a plain and a checkpointed step?
+# see of a plain step and of a checkpointed one?
 
 
 # %% id="traced-steps"
@@ -425,16 +424,16 @@ def traced_peak(strategy):
 
 plain, recomputing = traced_peak("none"), traced_peak("per-block")
 share = max(plain, recomputing) / steady.peak_bytes
-print(f"seen: less than 1 % of the peak: {share < 0.01}")
+print(f"it sees less than 1 % of the peak: {share < 0.01}")
 print(f"the checkpointed step looks larger: {recomputing > plain}")
 
 # %% [markdown] id="gpu-queue-text"
-# `tracemalloc` compares the two steps' Python objects, and checkpointing makes more of them.
+# `tracemalloc` sees only each step's Python objects, and a checkpointed step makes more of them.
 #
 # ## No synchronize, on a GPU
 #
-# On your own GPU, the next cell times twenty matmuls twice, first without waiting for the GPU, then
-# with. Its last line says whether waiting changed the peak.
+# On your own GPU, the next cell times twenty matmuls twice: first without waiting for the GPU, then
+# with `torch.cuda.synchronize()`. Its last line says whether waiting changed the peak.
 
 
 # %% id="gpu-queue"
@@ -461,7 +460,7 @@ if torch.cuda.is_available():
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     waited = seconds(lambda: products(a, wait=True))
-    print(f"without synchronise {1000 * unwaited:.2f} ms, with {1000 * waited:.1f} ms")
+    print(f"without synchronize {1000 * unwaited:.2f} ms, with {1000 * waited:.1f} ms")
     print("peak unchanged by waiting:", peak == torch.cuda.max_memory_allocated())
 
 # %% [markdown] id="verdicts-text"
@@ -472,8 +471,8 @@ claims.Verdicts(
     claims.Verdict(
         "D17",
         "holds if",
-        "Allocated against reserved shows fragmentation; longer batches first or "
-        "growing segments cure it, and empty_cache helps only the next run, or others.",
+        "Reserved far above allocated is fragmentation. Begin with the longest batch, "
+        "or let segments grow. empty_cache helps only the next run, or others.",
         f"reserved up to {worst:.1f} times allocated, growing segments {growing:.2f}",
         "emulated",
         "orders",
@@ -483,8 +482,8 @@ claims.Verdicts(
     claims.Verdict(
         "D17",
         "holds if",
-        "A snapshot explains a peak by line; empty_cache returns only segments without "
-        "a tensor.",
+        "A snapshot shows which lines make up a peak; empty_cache returns only "
+        "segments without a tensor.",
         f"{len(trace)} events, {Bytes(max(curve))} at most, "
         f"{Bytes(abs(max(curve) - above))} from the prediction",
         "emulated",
@@ -497,6 +496,6 @@ claims.Verdicts(
 # %% [markdown] id="summary"
 # ## What you can now do
 #
-# - Explain an out-of-memory error with free memory left, and say what `empty_cache()` changes.
-# - Read a snapshot without a GPU, and name the line whose tensors take the most at the peak.
+# - Say why memory can run out while some is free, and what `empty_cache()` changes.
+# - Read a snapshot without a GPU, and name the line whose tensors take the most memory at the peak.
 # - Check one instrument against another, and run them separately.
