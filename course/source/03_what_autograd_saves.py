@@ -1,13 +1,13 @@
 # %% [markdown] id="title"
 # # What autograd saves
 #
-# If you write GPT-2's GELU by hand with `torch.tanh` instead of calling PyTorch's, you get the same
-# function but need more memory. A frozen linear layer no longer keeps its input, but a frozen
-# convolution does.
+# If you write GPT-2's GELU by hand with `torch.tanh` instead of calling PyTorch's `gelu`, you get
+# the same function but need more memory. If you freeze a linear layer, it no longer keeps its input
+# for the backward pass, but a frozen convolution still does.
 #
-# Activations are not "the outputs of the layers". They are what the formulas of the backward pass
-# ask for. This chapter counts them: per operation, per layer, over time. Bytes for a GPU are
-# *predicted* here, from the kernels that it would run; all others are *counted*.
+# So activations are not "the outputs of the layers". They are what the formulas of the backward
+# pass ask for. This chapter counts them per operation, per layer, and over time. Bytes for a GPU
+# are *predicted*, from the kernels that it would run; all others are *counted*.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -34,20 +34,20 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 #
 # What does autograd keep between forward and backward? Whenever an operation saves a tensor for its
 # backward pass, autograd calls a *pack* hook, if one is set, and keeps what the hook returns. Our
-# hook records every tensor that it gets. (It *detaches* the tensor: same memory, no graph.
-# Otherwise tensor and graph would keep each other alive.)
+# hook records every tensor that it gets. It *detaches* the tensor first: the result has the same
+# memory but no graph. Otherwise tensor and graph would keep each other alive.
 #
-# There are three ways to add up the list: every tensor; every *storage* once, because many tensors
-# are views of one piece of memory; and every storage that is not a parameter. How far apart are the
-# three sums for a GPT of twelve layers?
+# You can add up the list in three ways: count every tensor; count every *storage* once, because
+# many tensors are views of the same memory; or count only the storages that don't belong to a
+# parameter. How far apart are the three sums for a GPT of twelve layers?
 #
-# **Write.** `packed`. `saved_tensors_hooks(pack, unpack)` is a context; here `unpack` returns what
-# it gets. Below, your count and the library's must agree to the byte.
+# **Write.** `packed`. `saved_tensors_hooks(pack, unpack)` is a context manager; here `unpack`
+# returns what it gets.
 
 
 # %% id="by-hand"
 def packed(forward):
-    """List, detached, the tensors that autograd packs while `forward()` runs."""
+    """Return a list of the detached tensors that autograd packs in `forward()`."""
     ### BEGIN SOLUTION
     tensors = []
 
@@ -67,7 +67,7 @@ tokens = torch.zeros(8, 128, dtype=torch.long)  # (batch, sequence)
 tensors = packed(lambda: model.loss(tokens))
 
 # %% id="three-sums"
-assert all(tensor.grad_fn is None for tensor in tensors), "detach them"
+assert all(tensor.grad_fn is None for tensor in tensors), "Detach each tensor."
 sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
 weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 activations = sum(size for pointer, size in sizes.items() if pointer not in weights)
@@ -81,10 +81,10 @@ pd.Series(sums, lists).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="weights-are-not"
 # A linear layer saves its weight too, to compute the gradient of its input. The weight is in memory
-# anyway, so keeping it costs nothing. **Weights are not activations.**
+# anyway, so saving it costs nothing. **Weights are not activations.**
 #
-# `memory.saved` is this instrument with names: which module, which operation, which line. Does it
-# find the same bytes? And which shapes take most of them?
+# `memory.saved` does the same as your instrument, and also names the module, operation and line
+# that saved each tensor. Does it find the same bytes? And which shapes take most of them?
 
 # %% id="saved"
 saved = memory.saved(lambda: model.loss(tokens), params_of=model)
@@ -92,21 +92,21 @@ print(f"{saved.num_bytes - activations:d} bytes apart")
 dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
-# It finds the same bytes. The second and third rows are the MLP's wide tensors, before and after
-# its GELU; together they are half of all bytes. (In the third row's shape, the first 1024 is 8 x
-# 128 tokens.)
+# It finds the same bytes. The second and third shapes are the MLP's wide tensors, before and after
+# its GELU. Together they take half of all bytes. (In the third shape, the first 1024 is 8 x 128
+# tokens.)
 #
 # ## One operation at a time
 #
 # In the next tables the unit is the size of the input. The column "GPU" is predicted: inside
-# `memory.predicting()` tensors have a shape and no memory, and operations save what CUDA's kernels
+# `memory.predicting()` tensors have a shape but no memory, and operations save what CUDA's kernels
 # would save.
 #
 # GPT-2's GELU is the function $\frac12 x\,(1 + \tanh(0.798\,(x + 0.0447\,x^3)))$. If you call
-# PyTorch's own, autograd keeps one tensor, its input.
+# PyTorch's `gelu`, autograd keeps one tensor, the input.
 #
-# **Predict.** Written by hand in Python with `torch.tanh`, `*`, `**` and `+`, how many
-# input-sized tensors does the same function keep?
+# **Predict.** If you write the function by hand, with `torch.tanh`, `*`, `**` and `+`, how many
+# tensors of the input's size does autograd keep?
 
 # %% id="guess-gelu"
 guess = None  # tensors of the size of the input
@@ -118,15 +118,16 @@ def gelu_by_hand(x):
 
 
 # %% [markdown] id="write-units"
-# **Write.** `units`, four lines with `memory.saved`. `x + 1` should keep 0 units, and `x * x` 1.
+# **Write.** `units`, in four lines, with `memory.saved`. `x + 1` should keep 0 units, and `x * x`
+# should keep 1.
 
 
 # %% id="units"
 def units(operation, shape):
-    """Bytes that an operation saves for an input of this shape, over the input's bytes.
+    """Return the bytes saved for an input of this shape, divided by the input's bytes.
 
-    Where `operation` is a `partial`, call it: it makes the layer, whose parameters do
-    not count. Anything else is the operation itself.
+    If `operation` is a `partial`, call it to make the layer, whose parameters don't
+    count. Anything else is the operation itself.
     """
     ### BEGIN SOLUTION
     layer = operation() if isinstance(operation, partial) else operation
@@ -167,15 +168,15 @@ kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input
 # %% [markdown] id="read-ops"
 # Each row follows from the formula of the operation's backward pass.
 #
-# - The derivative of a sum is 1, so nothing is kept. A product needs its factors.
-# - Linear, GELU and the norm need their **input**. ReLU and softmax need their **output**. A ReLU
-#   between two linear layers therefore costs nothing extra: the next layer keeps the same tensor as
-#   its input. A GELU between them costs one more tensor.
-# - Written by hand, GELU is eight operations, and each keeps what *it* needs: four tensors in all.
-#   PyTorch's own function keeps its input and recomputes the rest in the backward pass.
-# - **Dropout on a CPU keeps a mask of floats, on a GPU one of bools**, a quarter of the bytes. So a
-#   count on a CPU does not predict a GPU, unless you ask for the GPU's kernels.
-# - Sorting keeps its indices in 64 bits, twice the size of a float32 input.
+# - The derivative of a sum is 1, so a sum keeps nothing. A product needs its factors.
+# - Linear, GELU and the norm need their **input**. ReLU and softmax need their **output**. So a
+#   ReLU between two linear layers costs nothing extra, because the second layer keeps that output
+#   anyway, as its input. A GELU between them costs one more tensor.
+# - Written by hand, GELU is eight operations, each of which keeps what *it* needs: four tensors in
+#   all. PyTorch's `gelu` keeps only its input and recomputes the rest in the backward pass.
+# - **Dropout keeps a mask of floats on a CPU, but a mask of bools on a GPU**, a quarter of the
+#   bytes. So a count with a CPU's kernels doesn't tell you a GPU's bytes.
+# - Sorting keeps 64-bit indices, twice the size of a float32 input.
 #
 # Here is the same table for layers that work on images:
 
@@ -199,15 +200,14 @@ table(layers, (4, 32, 32, 32))
 
 # %% [markdown] id="read-ops-conv"
 # A triple of conv, norm and ReLU keeps three feature maps: the convolution's input, the norm's
-# input and the ReLU's output. Each further triple adds only two, because a ReLU's output is also
-# the next convolution's input and is kept once: $2k + 1$ for $k$ triples. Max pooling keeps its
-# input and the 64-bit indices of its output. Mean pooling keeps its input too (but
-# `AdaptiveAvgPool2d(1)`, a mean over the whole image, keeps nothing).
+# input and the ReLU's output. Each further triple adds only two, because its convolution's input is
+# the previous ReLU's output, and that is kept only once. So $k$ triples keep $2k + 1$ feature maps.
+# Max pooling keeps its input, and a 64-bit index for each output. Mean pooling keeps its input too.
 #
 # ### What do frozen layers keep?
 #
-# A linear layer keeps its input for the gradient of its *weight*. A frozen weight gets no gradient,
-# so does a frozen linear layer still keep its input? And a frozen convolution, layer norm, or batch
+# A linear layer keeps its input for the gradient of its *weight*. A frozen weight gets no gradient.
+# Does a frozen linear layer still keep its input? And a frozen convolution, layer norm, or batch
 # norm in `eval()`?
 
 
@@ -225,28 +225,24 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 # %% [markdown] id="read-frozen"
 # The frozen linear layer doesn't keep its input. The other three do:
 #
-# - A convolution's backward is one kernel for all gradients, and PyTorch keeps the input whichever
-#   gradients are asked for.
-# - A layer norm needs its input for the gradient of that *input*, frozen or not.
-# - A batch norm in `eval()` doesn't need its input, but keeps it, because training and `eval()`
-#   share one autograd formula.
+# - A convolution's backward is a single operation for all its gradients, so PyTorch keeps the input
+#   whichever gradients are needed.
+# - A layer norm, frozen or not, needs its input to compute the gradient of that *input*.
+# - A batch norm in `eval()` doesn't need its input. PyTorch keeps the input because training and
+#   `eval()` share one autograd formula.
 #
-# So freezing saves memory in a transformer's linear layers and in norms written out in Python
-# (Llama's `LlamaRMSNorm`), but not in convolutions, layer norms or batch norms.
+# So freezing saves memory in a transformer's linear layers, but not in convolutions, layer norms or
+# batch norms.
 #
-# Under autocast a frozen float32 weight has a cost of its own: autograd keeps a bfloat16 copy for
-# each use, since autocast shares only the copies of weights that train. With few tokens that copy
-# is larger than the input.
-#
-# All this assumes that something before the frozen layer trains. If nothing does, as in a frozen
-# backbone under a new head, autograd records no graph, and the layer keeps nothing.
+# All this assumes that something before the frozen layer trains. If nothing before it trains, as in
+# a frozen backbone below a new head, autograd records no graph there, and the layer keeps nothing.
 #
 # ### In place
 #
 # `nn.ReLU(inplace=True)` writes its result over its input, so it needs no tensor of its own.
 #
-# **Predict.** A network has conv, batch norm and ReLU six times. By how many feature maps does
-# `inplace=True` lower the peak of the step?
+# **Predict.** A network repeats conv, batch norm and ReLU six times. By how many feature maps does
+# `inplace=True` lower the peak of forward and backward?
 
 # %% id="guess-in-place"
 guess = None  # feature maps
@@ -269,23 +265,22 @@ print(f"the peak falls by {abs(fewer):.0f} feature maps{beside(guess, fewer)}")
 chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
-# It doesn't lower the peak. ReLU saves its output in both cases. Nothing saves the batch norm's
-# output: an in-place ReLU overwrites it; otherwise it's freed a moment later. So `inplace` avoids
-# one temporary tensor in forward, but the peak is in backward. (LeakyReLU differs: normally it
-# keeps its input, but in place it keeps its output, which the next layer keeps anyway. If an
-# operation has saved the overwritten tensor, backward raises an error.)
+# It doesn't lower the peak. ReLU saves its output in both cases. No operation saves the batch
+# norm's output: an in-place ReLU overwrites it, and a plain ReLU lets it be freed a moment later.
+# So `inplace=True` avoids one temporary tensor in forward, but the peak is in backward. (If an
+# operation has saved the tensor that is overwritten, backward raises an error.)
 #
 # ## Attention: eager, or fused
 #
-# There's one score for each head and each pair of tokens. *Eager* attention stores all scores, and
-# its softmax keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and
-# one number per head and token, and recomputes the scores in the backward pass: checkpointing,
-# built into a kernel.
+# Attention has one score for each head and each pair of tokens. *Eager* attention computes all
+# scores at once, and its softmax keeps them for backward. A *fused* kernel computes them tile by
+# tile. It keeps its inputs, its output and one number per head and token, and recomputes the scores
+# in the backward pass. That's checkpointing, built into a kernel.
 #
 # A source claims: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
 #
-# **Predict.** How many GiB do they take for a layer with 32 heads and width 4096, the shape of
-# Llama-7B?
+# **Predict.** How many GiB do the scores take in a layer with 32 heads and width 4096, the shape of
+# Llama-7B, for one sample of 32K tokens in bfloat16?
 
 # %% id="guess-scores"
 guess = None  # GiB
@@ -312,13 +307,12 @@ long = attention_saved(32768, "eager")
 scores = next(row.num_bytes for row in long.rows if row.shape == (1, 32, 32768, 32768))
 print(f"scores of a layer: {Bytes(scores)}{beside(guess, scores / 2**30)}")
 print(f"of a head: {Bytes(scores / 32)}")
-print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer")
+print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} per layer")
 
 # %% [markdown] id="read-scores"
 # 2 GB is right *per head*. A layer's scores take 32 times as much, and a fused kernel keeps no
 # scores. Eager attention also keeps a mask of $T^2$ bools; a fused kernel keeps a mask only if you
-# pass one. On a CPU, even the fused call keeps the scores in two cases: with a trained mask (a
-# learned bias), and with dropout on the scores.
+# pass one.
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -326,7 +320,7 @@ claims.Verdicts(
         "D12",
         "wrong",
         "2 GB is the size of the scores of one head, and a fused kernel keeps none.",
-        f"{Bytes(scores)} a layer, {Bytes(scores / 32)} a head",
+        f"{Bytes(scores)} per layer, {Bytes(scores / 32)} per head",
         "predicted",
         "scores",
         device="CUDA kernels",
@@ -337,30 +331,34 @@ claims.Verdicts(
 # %% [markdown] id="bytes-per-element"
 # ## 34 bytes per element and layer
 #
-# Can a formula from a paper be right to the byte? The best-known one (Korthikanti et al., 2022,
-# equation 1) says what one transformer layer keeps in 16 bits, with batch $b$, sequence $s$, width
-# $h$ and $a$ heads:
+# Can a formula from a paper be right to the byte? The best-known formula (Korthikanti et al., 2022,
+# equation 1) says how many bytes one transformer layer keeps in 16 bits, with batch $b$, sequence
+# $s$, width $h$ and $a$ heads:
 #
 # $$ s b h \left( 34 + 5 \frac{a s}{h} \right) $$
 #
 # ![A transformer block and the sixteen units that it keeps, dropout masks and scores left out: six
 # in the attention half, ten in the MLP half.](figures/block-units.svg)
 #
-# In 16 bits the sixteen units are 32 of the 34 bytes; the other two are dropout masks. The scores
-# are extra. For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$
-# bytes, the MLP 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no
-# causal mask. We first compare our block's parts with it, then the whole block at three sizes (the
-# last is GPT-3's), with a GPU's kernels and with a CPU's.
+# The layer's input has $sbh$ elements. For each of them, the sixteen units of chapter 01 take 32
+# bytes, two dropout masks take 2, and the scores with their own dropout take $5as/h$. By part,
+# attention keeps $11 + 5as/h$ bytes, the MLP 19, and the two norms 4. The formula assumes eager
+# attention, dropout everywhere and no causal mask.
 #
-# **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`.
+# We compare the formula with our block in two steps: first part by part, then the whole block at
+# three sizes, the last of which is GPT-3's. The second step is done with a GPU's kernels and with a
+# CPU's.
+#
+# **Write.** `block_saved`. Make the block and its input, and call `memory.saved`, all inside
+# `memory.predicting(kernels)`.
 
 
 # %% id="block-saved"
 def block_saved(b, s, h, a, kernels="cuda"):
-    """What one block keeps of an input (b, s, h), with no memory and those kernels.
+    """Return what one block saves for an input (b, s, h), predicted for the kernels.
 
-    A `Block(..., causal=False)`, all in bfloat16, with a heads, eager attention and
-    dropout 0.1.
+    The block is `Block(..., causal=False)`, all in bfloat16, with `a` heads, eager
+    attention and dropout 0.1.
     """
     ### BEGIN SOLUTION
     sizes = {"num_heads": a, "d_model": h, "seq_len": s}
@@ -378,7 +376,7 @@ paper = {"attention": 11 + 5 * a * s / h, "mlp": 19, "norm": 4}
 kept = pd.Series(block_saved(b, s, h, a).by("module")) / (s * b * h)
 part = kept.index.str.extract("(attention|mlp|norm)", expand=False)
 counted = kept.groupby(part).sum()
-pd.DataFrame({"paper": paper, "counted": counted}).round(3)  # bytes an element
+pd.DataFrame({"paper": paper, "counted": counted}).round(3)  # bytes per element
 
 # %% id="megatron"
 rows = []
@@ -393,20 +391,19 @@ print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a m
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# With a GPU's kernels the totals agree to 0.1 %. (The norms alone are off by more, because the
-# paper leaves out their float32 statistics, two numbers per token.) With a CPU's kernels the total
-# is off by a sixth, because a CPU's dropout mask takes two bytes for each element (a bfloat16)
-# instead of one (a bool).
+# With a GPU's kernels the totals agree to 0.1 %. (The norms keep a little more than the paper says,
+# because it leaves out two float32 statistics per token.) With a CPU's kernels the total is off by
+# a sixth, because a CPU's dropout mask takes two bytes for each element (a bfloat16) instead of one
+# (a bool).
 #
-# The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
-# weights, norms and softmax stay float32, so more is kept (companion [01b](01b_more_levers.ipynb)
-# counts it).
+# The paper's "mixed precision" has 16-bit weights. Under PyTorch's `autocast`, weights, norms and
+# softmax stay float32, so a block keeps more ([01b](01b_more_levers.ipynb) counts how much).
 #
 # ## How long each tensor lives
 #
-# A tensor that is freed before the peak costs nothing. Forward saves first what backward uses last,
-# so "the activations of early layers live longest". Is that true? The next figure shows when each
-# tensor of eight blocks is allocated and freed:
+# A tensor that is freed before the peak doesn't add to it, so lifetimes matter as much as bytes. A
+# source claims: "the activations of early layers live longest". Is that true? The next figure shows
+# when each tensor of eight blocks is allocated and freed:
 
 # %% id="gpt-lives"
 small = GPT(GPTConfig(num_layers=8))
@@ -422,10 +419,11 @@ plain = memory.measure(step, model=small, label="none")
 figures.lifetimes({"none": plain})
 
 # %% [markdown] id="predict-lives"
-# Each row is a tensor of the forward pass, with the input below and the loss on top; each bar is a
-# lifetime. The rows form a triangle: forward writes upward, backward reads downward.
+# Each row is a tensor of the forward pass, and its bar shows its lifetime. The input is at the
+# bottom, the loss on top. Forward saves tensors from the bottom up, and backward frees them from
+# the top down, so the bars form a triangle.
 #
-# **Predict.** For what percentage of the step does a tensor of the first block live, on average?
+# **Predict.** For what percentage of the step do the first block's activations live, on average?
 
 # %% id="guess-lives"
 guess = None  # % of the step
@@ -433,7 +431,7 @@ guess = None  # % of the step
 
 # %% id="lives"
 def lives(report, places):
-    """Mean life of each place's activations, weighted by bytes, in % of the step."""
+    """Return each part's mean activation lifetime, by bytes, in % of the step."""
     table = pd.DataFrame(report.timeline)  # a row for each storage
     end = table[["born", "died"]].max().max()
     table = table[table.category == "activations"].dropna()
@@ -452,12 +450,11 @@ blocks
 
 # %% [markdown] id="read-lives"
 # Early layers' activations do live longest, and lifetimes fall linearly from block to block. (Time
-# is counted in operations that allocate, not in seconds.) The first block's bytes are kept about
-# ten times as long as the last block's, though backward uses each only once: that is the argument
-# for checkpointing. A checkpoint on the last block gains least, but more than nothing, because that
-# block's activations are in memory together with the logits (chapter 06).
+# is counted in operations that allocate.) The first block's bytes are kept about ten times as long
+# as the last block's, though backward uses both only once. That's the argument for checkpointing. A
+# checkpoint on the last block gains the least.
 #
-# A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
+# A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes *and* hold
 # them for long?
 
 # %% id="unet-lives"
@@ -473,14 +470,14 @@ report = memory.measure(unet_step, model=unet, label="U-Net")
 lives(report, r"(down\.\d|middle|up\.\d)")
 
 # %% [markdown] id="read-unet-lives"
-# The full-resolution blocks on the way down do both (`down.0`). Those on the way up (`up.2`) hold
-# more bytes, but only for a moment. At the peak, when backward begins, both are in memory, but a
-# checkpoint on the last blocks discards what backward needs next.
+# The full-resolution blocks on the way down do both (`down.0`). The full-resolution blocks on the
+# way up (`up.2`) hold more bytes, but only for a moment: backward begins with them. So a checkpoint
+# on them discards what backward needs next.
 #
 # ### The same step, checkpointed
 #
-# What does a checkpoint around each block do to the triangle? And to a single tensor, the wide one
-# that the MLP of block 2 makes?
+# What does a checkpoint around each block do to the triangle? And what does it do to a single
+# tensor, the wide one that the MLP of block 2 makes?
 
 # %% id="checkpointed-lives"
 with segments.applied(small, "per-block"):
@@ -501,8 +498,7 @@ ticks[["checkpoints", "category", "phase", "operations"]]
 # The inside of the triangle is now empty. Without checkpointing, the wide tensor is kept through
 # all later blocks. With checkpointing, it has two short lives. The first ends in forward, within a
 # few operations. When the gradient arrives at block 2, the block runs again, and the tensor is
-# *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
-# discard, trigger, run again, free.
+# *recomputed*, used and freed.
 
 # %% id="verdicts-lives"
 claims.Verdicts(
@@ -529,8 +525,8 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Write the instrument, and add up what it sees in three ways.
+# - List what autograd saves, and add up its bytes in three ways.
 # - Say whether an operation keeps its input, its output, a mask or nothing, and on which device.
 # - Take a formula from a paper and compare it with a count, term by term.
 #
-# Chapter 04 discards the triangle and recomputes it.
+# In chapter 04 you write the code that discards these activations and recomputes them.
