@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Checkpointing from scratch
 #
-# PyTorch's `checkpoint.py` is well over a thousand lines long. The idea takes ten. Most of
+# PyTorch's `checkpoint.py` is well over a thousand lines long. The idea takes ten lines. Most of
 # the other lines are there because somebody's gradients were wrong.
 #
-# In this chapter you write the ten lines, which discard fifteen sixteenths of what a transformer
+# In this chapter you write the ten lines. They discard fifteen sixteenths of what a transformer
 # block keeps for backward. Then you break them in six ways, fix all six, and compare the result
 # with PyTorch's two implementations.
 #
@@ -41,17 +41,18 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 #
 # Backward through a block needs tensors that the block's forward computed (chapter 03), and all of
 # them can be computed again from the block's input. So keep only the input. In backward, run the
-# block again with gradients on, and go backward through that second graph.
+# block again with gradients on. This builds a second graph. Run an *inner* backward through it.
 #
 # You write this as an `autograd.Function`. PyTorch runs its `forward` with gradients off, so
 # autograd saves only what you pass to `save_for_backward`.
 #
-# `detach` returns a tensor with the same memory but no history: a *detached input*. The inner
-# backward stops at it, and your `backward` returns its gradient, `x.grad`, to the outer graph.
-# After the check we count what is kept for backward, in units of the bytes of `x`.
+# The second run starts from a *detached* input: `detach` returns a tensor with the same memory but
+# no history. The inner backward stops there and leaves the gradient in `x.grad`. Your `backward`
+# returns `x.grad` to the outer graph.
 #
-# **Write.** Both bodies, three lines and five. What `forward` puts on `ctx` is still there in
-# `backward`; `ctx.saved_tensors` is a tuple.
+# **Write.** Both bodies, in three lines and five. What `forward` puts on `ctx` is still there in
+# `backward`; `ctx.saved_tensors` is a tuple. After the check we count what is kept for backward, in
+# units of the bytes of `x`.
 
 
 # %% id="ten-lines"
@@ -79,7 +80,7 @@ class TenLines(torch.autograd.Function):
 
 # %% id="check-ten-lines"
 # @title Check: run this cell
-@blanks.check("TenLines", "give `function(x)`, then None and the gradient of x")
+@blanks.check("TenLines", "return `function(x)`, then None and the gradient of x")
 def ten_lines():
     runs, grad = [], torch.randn(8, 4)
     x, weight = (torch.randn(n, 4, requires_grad=True) for n in (8, 4))
@@ -90,19 +91,19 @@ def ten_lines():
         return F.gelu(F.gelu(x @ weight) @ weight)
 
     kept = memory.saved(lambda: TenLines.apply(function, x)).num_bytes / x.nbytes
-    assert kept, "Autograd keeps nothing: give x to ctx.save_for_backward."
+    assert kept, "Autograd keeps nothing: pass x to ctx.save_for_backward."
     assert kept == 1, (
         f"Autograd keeps {kept:g} units: keep x, 1 unit, and nothing else."
     )
     y, expected = TenLines.apply(function, x), function(twin)
-    assert torch.equal(y, expected), "The output is not that of function(x)."
+    assert torch.equal(y, expected), "The output differs from function(x)'s."
     assert not any(map(torch.is_tensor, vars(y.grad_fn).values())), (
-        "ctx has a tensor beside the saved one: keep x, and nothing else."
+        "ctx holds a tensor besides the saved one: keep only x."
     )
     runs.clear()
     weight.grad = torch.zeros(4, 4)
     y.backward(grad)
-    assert runs == [True], "Backward runs the function once, with gradients on."
+    assert runs == [True], "Backward must run the function once, with gradients on."
     of_x, of_weight = torch.autograd.grad(expected, (twin, weight), grad)
     assert not torch.equal(x.grad, 2 * of_x), "The gradient is doubled: detach x."
     assert torch.equal(x.grad, of_x), "The gradient of x is wrong: is `grad` used?"
@@ -124,16 +125,15 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 }
 
 # %% [markdown] id="bench-text"
-# Only one unit is kept, the block's input, and even that is free: it's the previous block's output,
-# already in memory. The price is one more forward of the block.
+# The ten lines keep only one unit, the block's input. The price is one more forward of the block.
 #
 # ## Are the gradients right?
 #
-# `segments.called_through(checkpoint, modules)` temporarily calls chosen modules of a model through
-# a checkpoint function. `compare` computes all the model's gradients with and without it, from the
-# same seed. On one CPU it asks for equality **bit for bit** (for GPUs see chapter 05). Both runs
-# must leave the random number generator in the same state. `compare` doesn't look at buffers: if a
-# BatchNorm in a block updates its statistics twice, it still says "equal" (chapter 12).
+# Inside the context `segments.called_through(checkpoint, modules)`, each of the modules is called
+# through `checkpoint`. `compare` computes the model's gradients with and without the checkpoints,
+# from the same seed. It says whether the two sets of gradients are equal **bit for bit**, and
+# whether the RNG (random number generator) ends in the same state. It doesn't look at buffers: if a
+# BatchNorm updates its statistics twice, `compare` still says "equal" (chapter 12).
 
 
 # %% id="compare"
@@ -158,7 +158,7 @@ def compare(checkpoint, model, loss):
     if not all(map(close, seen, expected)):
         return "they differ"
     if not torch.equal(torch.get_rng_state(), rng_state):
-        return "right gradients, but the RNG state was not put back"
+        return "right gradients, but the RNG state was not restored"
     same = all(map(torch.equal, seen, expected))
     return "equal, bit for bit" if same else "equal up to rounding"
 
@@ -173,7 +173,7 @@ compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 # All gradients of an eight-block GPT are right, to the last bit.
 #
 # **Predict.** Each block kept 16 units and now keeps 1. By what percentage does the *peak* of
-# forward and backward fall? The peak includes parameters and gradients.
+# forward and backward fall? The peak also includes parameters and gradients.
 
 # %% id="guess-peak"
 guess = None  # %
@@ -199,15 +199,15 @@ expected = None if guess is None else plain.peak_bytes * (1 - guess / 100)
 figure.mark(frugal.peak_bytes, expected)
 
 # %% [markdown] id="read-peak"
-# Most of the remaining activations belong to *one* recomputed block, the pink part of the bar.
-# Chapter 06 is about its size.
+# Nearly all of the remaining activations belong to *one* recomputed block, the pink part of the
+# bar.
 #
 # ## Six ways to break it
 #
 # ### 1. Dropout
 #
-# A model of four blocks has dropout 0.1, and both runs start from the same seed. Are the gradients
-# equal? Is there an error?
+# A model of four blocks has dropout 0.1. From the same seed, are its gradients the same with and
+# without the ten lines?
 
 # %% id="dropout-fails"
 gpt = GPT(GPTConfig(num_layers=4, dropout=0.1))
@@ -216,16 +216,16 @@ compare(TenLines.apply, gpt, gpt_loss)
 
 # %% [markdown] id="dropout-why"
 # The gradients differ, and no error is raised. The second forward drew another dropout mask, so
-# backward sent gradients through units that the first forward had dropped. The loss is right, but
-# its gradients are wrong.
+# backward sent gradients through elements that the first forward had dropped. The loss is right,
+# but its gradients are wrong.
 #
-# **The fix:** save the state of the random number generator (the *RNG state*) before the first
-# forward. Load it for the second, and afterwards restore the state that you replaced.
+# **The fix:** save the RNG's state before the first forward. Load it before the second forward, and
+# afterwards restore the state that you replaced.
 #
 # ### 2. Autocast
 #
 # In mixed precision, forward runs under autocast, and backward runs outside it. Each block's second
-# forward is part of backward.
+# forward is part of backward, so it runs outside autocast too.
 
 # %% id="autocast-fails"
 no_dropout = GPT(GPTConfig(num_layers=4))
@@ -243,13 +243,13 @@ for block in inside.blocks:
 compare(TenLines.apply, no_dropout, mixed_loss)
 
 # %% [markdown] id="autocast-why"
-# No error is raised, because the tensors between blocks are float32 with and without autocast, so
-# all shapes and dtypes fit. But the second forward multiplies in float32. So the gradients belong
-# to a float32 block that the first forward never ran, and the recomputation costs as much as
-# float32.
+# No error is raised, because the tensors between blocks are float32 with and without autocast. But
+# the second forward multiplies in float32, so the gradients belong to a float32 block that the
+# first forward never ran.
 #
-# **The fix:** remember the autocast state too. `remember()` is called before the first forward,
-# notes both states, and returns a context for the second.
+# **The fix:** remember the autocast state too. `remember()` is called before the first forward. It
+# notes both states, the RNG's and autocast's, and returns `as_it_was`, which makes the context for
+# the second forward.
 #
 # **Write.** The context `as_it_was`. Use `torch.set_rng_state`, `torch.autocast("cpu", dtype,
 # enabled=...)`, and `torch.random.fork_rng(devices=[])`, which restores the RNG state on exit.
@@ -275,7 +275,7 @@ def remember():
 
 # %% id="check-remember"
 # @title Check: run this cell
-@blanks.check("remember", "give a function that makes the context `as_it_was`")
+@blanks.check("remember", "return a function that makes the context `as_it_was`")
 def remembers():
     as_it_was, first, _ = remember(), torch.rand(4), torch.rand(4)
     before = torch.get_rng_state()
@@ -284,7 +284,7 @@ def remembers():
             "Inside, the old RNG state is not set."
         )
     same = torch.equal(torch.get_rng_state(), before)
-    assert same, "Afterwards the RNG state is another: put it back with fork_rng."
+    assert same, "Afterwards the RNG state differs: restore it with fork_rng."
     for then, dtype in ((True, torch.bfloat16), (True, torch.float16), (False, None)):
         with torch.autocast("cpu", dtype, enabled=then):
             as_it_was = remember()
@@ -297,8 +297,8 @@ def remembers():
 # %% [markdown] id="closure-text"
 # ### 3. A second tensor
 #
-# A block of a diffusion U-Net takes two tensors, `block(x, time)`, and our Function takes one. The
-# quick fix is a closure over the second one. Does that work?
+# A block of a diffusion U-Net takes two tensors, `block(x, time)`, but our Function takes only one.
+# The quick fix is a closure over `time`. Does that work?
 
 
 # %% id="closure-fails"
@@ -315,7 +315,7 @@ print(compare(closure, unet, unet_loss))
 # %% [markdown] id="closure-why"
 # All blocks share `time`, which was never detached and so still belongs to the outer graph. The
 # inner backward of one block ran on through `time` into the embedding that made it, and freed that
-# part of the graph. The next block needed that part again.
+# part of the graph. The inner backward of the next block needed that part again.
 #
 # ![Left: two blocks take the time embedding's result t from a closure. The inner backward of block
 # 2 runs on through t and frees the embedding's graph. Block 1's inner backward needs it again: an
@@ -323,13 +323,13 @@ print(compare(closure, unet, unet_loss))
 # gradients.](figures/04-shared-time.svg)
 #
 # **The fix:** pass every tensor as an argument of `apply`, so that it can be detached. A Function
-# does not see tensors in a closure, in keyword arguments or in a tuple. So flatten all arguments
-# into a list, and reassemble them inside.
+# doesn't see tensors in a closure, in keyword arguments or in a tuple. So flatten all arguments
+# into a list, and rebuild them inside.
 #
 # ### 4. An argument that isn't a tensor
 #
-# Library blocks also take a mask, a flag or a layer number. What happens to those? First the ten
-# lines need room for more than one argument.
+# In libraries, blocks also take a mask, a flag or a layer number. For those, the Function must
+# first take more than one argument.
 #
 # **Write.** `ManyArguments`: like `TenLines`, but for any number of tensors.
 
@@ -358,7 +358,7 @@ class ManyArguments(torch.autograd.Function):
 
 # %% id="check-many-arguments"
 # @title Check: run this cell
-@blanks.check("ManyArguments", "give None, then the gradient of each argument")
+@blanks.check("ManyArguments", "return None, then the gradient of each argument")
 def takes_many():
     args = [torch.randn(4, 4, requires_grad=True) for _ in range(3)]
     weight, runs = torch.randn(4, 4, requires_grad=True), []
@@ -371,11 +371,11 @@ def takes_many():
     assert kept == 3 * 64, f"Autograd keeps {kept} bytes: the three arguments have 192."
     right, grad = function(*args), torch.randn(4, 4)
     out = ManyArguments.apply(function, *args)
-    assert torch.equal(out, right), "The output is not that of function(*args)."
+    assert torch.equal(out, right), "The output differs from function(*args)'s."
     runs.clear()
     weight.grad = torch.zeros(4, 4)
     out.backward(grad)
-    assert runs == [True], "Backward runs the function once, with gradients on."
+    assert runs == [True], "Backward must run the function once, with gradients on."
     *wanted, of_weight = torch.autograd.grad(right, (*args, weight), grad)
     for number, (arg, true) in enumerate(zip(args, wanted, strict=True), 1):
         assert arg.grad is not None, f"Argument {number} has no gradient."
@@ -397,14 +397,15 @@ for second in (1.0, mask):
 # %% [markdown] id="others-why"
 # A number cannot be saved for backward, and a boolean mask cannot need a gradient.
 #
-# **The fix:** pass `save_for_backward` only the tensors, and keep the other arguments in a list.
+# **The fix:** pass only the tensors to `save_for_backward`, and keep the other arguments in a list.
 # Let a detached input require a gradient only if the original did.
 #
 # ### 5. An input without a gradient
 #
-# The embeddings are frozen, as in much fine-tuning. The blocks should train.
+# Suppose the embeddings are frozen, as is common in fine-tuning, and the blocks should
+# train.
 #
-# **Predict.** The model has 51 gradients to compute. How many of them are missing?
+# **Predict.** The model has 51 gradients to compute. With the ten lines, how many are missing?
 
 # %% id="guess-missing"
 guess = None  # gradients
@@ -420,18 +421,18 @@ missing = sum(gradient is None for gradient in seen)
 print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 
 # %% [markdown] id="frozen-why"
-# Only the last norm and the head get gradients, so the blocks would not learn. A Function's output
-# needs a gradient only if one of its *arguments* does. Here the only tensor among the arguments is
-# `x`, which comes from frozen embeddings. The blocks' parameters aren't arguments: they are inside
-# `function`.
+# Only the last norm and the head get gradients, so the blocks don't learn. A Function's output
+# requires a gradient only if one of its *arguments* does. Here the only tensor among the arguments
+# is `x`, which comes from frozen embeddings. The blocks' parameters aren't arguments: they are
+# inside `function`.
 #
-# **The fix:** pass one more argument, a *dummy tensor*: empty, with `requires_grad`. Its price is
-# that a block that needs no backward, such as a frozen first block, now runs again for nothing.
+# **The fix:** pass one more argument, a *dummy tensor*, which is empty and requires a gradient. Its
+# price: a block that needs no backward, such as a frozen first block, now runs again for nothing.
 #
 # ### 6. Several outputs
 #
-# This block returns three things: its result, a penalty on large activations, and None (where other
-# blocks return attention weights). What does backward do with them?
+# This block returns three outputs: its result, a penalty on large activations, and None (where
+# other blocks return attention weights). What does the Function do with three?
 
 
 # %% id="outputs-fail"
@@ -452,24 +453,25 @@ def penalised_loss():
 
 penalised = GPT(GPTConfig(num_layers=4, dropout=0.1))
 penalised.blocks = nn.ModuleList(Penalised(penalised.config) for _ in range(4))
-penalised.position_embedding.requires_grad_(False)  # this loss does without
+penalised.position_embedding.requires_grad_(False)  # this loss doesn't use it
 print(compare(TenLines.apply, penalised, penalised_loss))
 
 # %% [markdown] id="outputs-why"
-# Autograd calls `backward` with one gradient per output, even for an output that is None.
+# Autograd calls `backward` with one gradient for each output, even for an output that is None.
 #
 # **The fix:** send all gradients through the second graph *at once*, with
-# `torch.autograd.backward`, because sending them separately would need the graph twice. Leave out
-# an output that needs no gradient. A Function doesn't look into a dict or a nested list either:
-# tensors inside get no gradient, and no error is raised. So flatten the outputs as well.
+# `torch.autograd.backward`, because the first of two separate calls would free the graph. Leave out
+# each output that requires no gradient.
+#
+# A Function doesn't look into a dict or a nested list: tensors inside get no gradient, and no error
+# is raised. So flatten the outputs as well.
 #
 # ## All six fixed
 #
-# First comes the Function: it runs a function of tensors that returns a tuple. Around it,
-# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. It refuses any
-# output in which `tree_flatten` could miss a tensor.
+# First comes the Function, `Discard`. It runs a function that takes tensors and returns a tuple.
+# Around it, `checkpoint` flattens arguments and outputs with PyTorch's `tree_flatten`.
 #
-# **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
+# **Write.** `backward` of `Discard`, with the fixes of 1, 2, 4, 5 and 6.
 
 
 # %% id="discard"
@@ -484,8 +486,8 @@ class Discard(torch.autograd.Function):
     def backward(ctx, *grads):
         """Return None for `function`, and a gradient or None for each tensor.
 
-        `function` gives a tuple. Leave out what is no tensor or needs no gradient,
-        and its place in `grads`.
+        `function` returns a tuple. Leave out outputs that aren't tensors or need no
+        gradient, and their `grads`.
         """
         ### BEGIN SOLUTION
         saved = ctx.saved_tensors
@@ -502,7 +504,7 @@ class Discard(torch.autograd.Function):
 
 # %% id="check-discard"
 # @title Check: run this cell
-@blanks.check("Discard", "give None, then a gradient or None for each tensor")
+@blanks.check("Discard", "return None, then a gradient or None for each tensor")
 def discards():
     x, weight = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     frozen, mask = torch.randn(4, 4), torch.ones(4, 4, dtype=torch.bool)
@@ -534,10 +536,10 @@ def discards():
         "x has no gradient: requires_grad_ is missing."
     )
     assert right(x), (
-        "Two outputs: all gradients at once through the graph, each to its output."
+        "Two outputs: send all gradients through the graph at once, each to its output."
     )
     assert right(frozen), (
-        "A frozen input: it gets None, and the weights their gradient."
+        "A frozen input gets None, but the weights still get their gradient."
     )
     assert right(x, 0.5), (
         "With dropout the gradients differ: run under ctx.as_it_was()."
@@ -545,20 +547,20 @@ def discards():
 
 
 # %% [markdown] id="write-apart"
-# `tree_flatten` takes apart a *nest*: any nested structure of tuples, lists and dicts. It returns
-# the list of leaves (None counts as a leaf) and the structure's *form*.
-# `tree_unflatten(leaves, form)` rebuilds the structure.
+# `tree_flatten` takes apart a *nest*, any nested structure of tuples, lists and dicts. It returns
+# the list of leaves (None counts as a leaf) and the structure's *form*. `tree_unflatten(leaves,
+# form)` rebuilds the structure.
 #
-# **Write.** `apart`, for the arguments. The graph keeps the function `together` until backward, so
-# `together` must not hold the tensors: they would stay in memory as long as the loss does.
+# **Write.** `apart`, for the arguments. The graph keeps the function `together` as long as the loss
+# exists, so `together` must not hold the tensors, or they would stay in memory just as long.
 
 
 # %% id="apart"
 def apart(nest):
     """Return the tensors of a nest, and `together`.
 
-    `together(tensors)` returns a nest of the same form, with these in the places of
-    the old tensors, and everything else as it was. It holds no tensor itself.
+    `together(tensors)` returns a nest of the same form, with these tensors in place of
+    the old ones, and everything else as it was. It holds no tensor itself.
     """
     ### BEGIN SOLUTION
     leaves, form = tree_flatten(nest)
@@ -584,15 +586,15 @@ def takes_apart():
     tensors, together = apart(nest)
     names = ["x" if one is x else "mask" for one in tensors]
     right = ["x", "mask", "x"]
-    assert names == right, f"The nest's tensors are {right}, and it found {names}."
+    assert names == right, f"The nest's tensors are {right}, but it found {names}."
     for _ in range(2):
         new = [torch.zeros(1), torch.zeros(2), torch.zeros(3)]
         wanted = (2.0, new[0], (new[1], "name"))
         wanted = wanted, {"flag": True, "none": None, "time": new[2]}
         (mine, form), (true, true_form) = map(tree_flatten, (together(new), wanted))
-        assert form == true_form, f"`together` builds {form}, and not {true_form}."
+        assert form == true_form, f"`together` builds {form}, not {true_form}."
         for place, (one, other) in enumerate(zip(mine, true, strict=True)):
-            said = f"Leaf {place} of the new nest is {one!r}, and has to be {other!r}."
+            said = f"Leaf {place} of the new nest is {one!r}, but should be {other!r}."
             assert one is other, said
 
     x, new = torch.randn(3), torch.zeros(3)
@@ -610,16 +612,20 @@ def takes_apart():
 
 
 # %% [markdown] id="write-checkpoint"
-# **Write.** The rest of `checkpoint`. In `run`, rebuild the arguments around the tensors, call the
-# function, flatten what it returns into `outputs` and `form`, and return `known(outputs)` (next
-# cell). Then apply `Discard` to `run`, a dummy tensor and the tensors, and rebuild the outputs in
+# **Write.** The rest of `checkpoint`. In `run`,
+#
+# - rebuild the arguments around the tensors, and call the function with them;
+# - flatten what it returns into `outputs` and `form`;
+# - return `known(outputs)`. The next cell's `known` refuses outputs that might hide a tensor.
+#
+# Below `run`, apply `Discard` to `run`, a dummy tensor and the tensors. Then rebuild the outputs in
 # their form.
 
 
 # %% id="known"
 # @title Outputs that may leave: run this cell; open it to look
 def known(outputs):
-    """Return a tuple of outputs, if none of them may hold a tensor unseen."""
+    """Return the outputs as a tuple; refuse any that might hide a tensor."""
     kinds = torch.Tensor, int, float, str, type(None)
     if odd := [out for out in outputs if not isinstance(out, kinds)]:
         raise TypeError(f"a tensor inside {odd[0]!r} would get no gradient")
@@ -628,7 +634,7 @@ def known(outputs):
 
 # %% id="checkpoint"
 def checkpoint(function, *args, **kwargs):
-    """What `function(*args, **kwargs)` gives, through `Discard`."""
+    """Return what `function(*args, **kwargs)` returns, computed through `Discard`."""
     tensors, together = apart((args, kwargs))
     form = None  # of the outputs
 
@@ -648,7 +654,7 @@ def checkpoint(function, *args, **kwargs):
 
 # %% id="check-checkpoint"
 # @title Check: run this cell
-@blanks.check("checkpoint", "call the function as it was called")
+@blanks.check("checkpoint", "call the function and return its outputs")
 def calls_as_it_was_called():
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     weight, seen = torch.randn(4, 4, requires_grad=True), []
@@ -670,21 +676,21 @@ def calls_as_it_was_called():
     seen[1:] = []
     again, grads = run(checkpoint)
     times = len(seen) - 1
-    said = f"The function got {seen[-1]}, and not {seen[0]}: scale, name and flag."
+    said = f"The function got {seen[-1]}, not {seen[0]}: scale, name and flag."
     assert seen[-1] == seen[0], said
-    assert torch.equal(again["out"], found["out"]), "The output is another one."
+    assert torch.equal(again["out"], found["out"]), "The output is different."
     assert again["more"][1] == (None, 3), f"(None, 3) came out as {again['more'][1]}."
     for name, mine, true in zip("xyw", grads, wanted, strict=True):
         near = mine is not None and torch.allclose(mine, true, rtol=1e-3)
         assert near, f"The gradient of {name} is missing or wrong."
-    assert times == 4, f"Two calls run the function {times} times, and not 2 + 2."
+    assert times == 4, f"Two calls run the function {times} times, not 2 + 2."
     y, _ = checkpoint(lambda x, y: (x @ weight, 0), torch.ones(4, 4), None)
-    assert y.requires_grad, "No argument needs a gradient: the dummy tensor does."
+    assert y.requires_grad, "The output needs no gradient: is the dummy tensor missing?"
     let_through = False
     with contextlib.suppress(TypeError):
         checkpoint(lambda x: (x, slice(2)), x)
         let_through = True
-    assert not let_through, "An output of another class is let through: use `known`."
+    assert not let_through, "An output of an unknown class gets through: use `known`."
 
 
 # %% id="implementations"
@@ -693,12 +699,13 @@ implementations["reentrant"] = partial(torch_checkpoint, use_reentrant=True)
 implementations["with hooks"] = partial(torch_checkpoint, use_reentrant=False)
 
 # %% [markdown] id="table-text"
-# How does yours compare with PyTorch's two implementations? `use_reentrant=True` is the old one, a
-# Function like ours. (Its name comes from the backward that runs inside a backward.)
-# `use_reentrant=False` is the new one, built with hooks (chapter 05). The twelve cases are the six
-# above, some in several forms.
+# How does your `checkpoint` compare with PyTorch's two implementations? The old one,
+# `use_reentrant=True`, is a Function like yours: *reentrant* means that a backward runs inside a
+# backward. The new one, `use_reentrant=False`, is built with hooks (chapter 05). The twelve cases
+# are the six above, some in several forms.
 #
-# **Predict.** For how many of the twelve does the reentrant one get the gradients right?
+# **Predict.** In how many of the twelve cases does the reentrant implementation get the gradients
+# right?
 
 # %% id="guess-reentrant"
 guess = None  # of twelve
@@ -767,18 +774,19 @@ table
 
 # %% [markdown] id="table-read"
 # With a frozen input, a tensor in a tuple, or outputs in a dict, the reentrant implementation loses
-# gradients, with a warning at best. With a list among the outputs it gives **wrong gradients and no
-# error**. It rejects keyword arguments. The implementation with hooks passes all twelve, but
-# companion 05b has a case that it gets wrong.
+# gradients, with a warning at best. With a list inside the outputs it gives **wrong gradients and
+# no error**. It rejects keyword arguments. The implementation with hooks passes all twelve cases,
+# but companion 05b has a case that it gets wrong.
 #
-# On the U-Net, the hook version matches plain gradients *bit for bit*, ours only up to rounding.
-# Several blocks use the same time embedding, whose gradient our Function adds up block by block,
-# and $(a + b) + c$ is not $a + (b + c)$ in floating point.
+# On the U-Net, the implementation with hooks is right *bit for bit*, yours only up to rounding.
+# Some blocks' outputs go to a skip connection and to the next block, which uses its input twice.
+# Your Function adds the next block's two gradients first; plain backward adds the three in another
+# order. In floating point, $(a + b) + c$ is not always $a + (b + c)$.
 #
 # The autocast rows test a common piece of advice: "With mixed precision, enter autocast *inside*
 # the checkpointed function". If you follow it, even the ten lines are right, because the second
 # forward enters autocast itself. If autocast surrounds the whole model instead, the checkpoint has
-# to restore it, as PyTorch's does.
+# to restore it, as yours and PyTorch's do.
 
 # %% id="verdicts-fixed"
 dropout, around = (right.loc[row] for row in ("1 dropout", "2 autocast around"))
@@ -796,8 +804,8 @@ claims.Verdicts(
     claims.Verdict(
         "C15",
         "shown",
-        "Keywords, tuples, masks, outputs in a tuple, list or dict: a few lines "
-        "each, and right.",
+        "Keywords, tuples, masks, and outputs in a tuple, list or dict take a few "
+        "lines each, and their gradients are right.",
         f"{right['ours, fixed'].sum()} of {len(right)} cases have the right gradients",
         "computed",
         "table",
@@ -805,7 +813,7 @@ claims.Verdicts(
     claims.Verdict(
         "E15",
         "holds if",
-        "Needed inside only if the checkpoint does not restore the outer autocast.",
+        "This is needed only if the checkpoint doesn't restore the outer autocast.",
         autocast,
         "computed",
         "table",
@@ -816,28 +824,29 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** A block's input takes 4 MiB, and the block keeps 64 MiB for backward, its input included.
-# With 24 such blocks, how much waits for backward, plain and with the ten lines around each? With
-# the ten lines, what is the peak during backward?
+# **1.** A block's input takes 4 MiB, and the block keeps 64 MiB for backward, its input included. A
+# model has 24 such blocks. How much do the activations take at the end of forward, plain and with
+# the ten lines around each block? With the ten lines, how much do they take at most during
+# backward?
 #
 # <details><summary>Answer</summary>
 #
-# Plain, $24 \cdot 64$ MiB wait: 1.5 GiB. With the ten lines, 24 inputs wait: 96 MiB. Backward peaks
-# when the last block is recomputed: its other 60 MiB join the inputs' 96 MiB, 156 MiB in all. (The
-# detached input shares the saved one's memory.)
+# Plain, they take $24 \cdot 64$ MiB, or 1.5 GiB. With the ten lines, only the 24 inputs are kept:
+# 96 MiB. Backward peaks when the last block is recomputed. Its other 60 MiB join the inputs' 96
+# MiB: 156 MiB in all.
 # </details>
 #
-# **2.** A checkpoint forgets the RNG state, and dropout drops a tenth. For what share of the
-# elements do the two masks agree?
+# **2.** A checkpoint doesn't save the RNG state, and dropout drops a tenth of the elements. For
+# what share of the elements do the two forwards' masks agree?
 #
 # <details><summary>Answer</summary>
 #
-# Both keep an element in $0.9 \cdot 0.9$ of cases and drop it in $0.1 \cdot 0.1$, so 82 %
-# agree. So gradients look plausible although nearly a fifth of the elements are wrong.
+# Both masks keep an element in $0.9 \cdot 0.9$ of cases and drop it in $0.1 \cdot 0.1$, so they
+# agree for 82 %.
 # </details>
 #
-# **3.** Two layers share one block, and both calls go through the ten lines. How many times does
-# the block run forward? Is the gradient of its weights right?
+# **3.** A model calls the same block twice, both times through the ten lines. How many times does
+# the block run forward in one step? Is the gradient of its weights right?
 #
 # <details><summary>Answer</summary>
 #
@@ -848,11 +857,11 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Discard and recompute in ten lines. About forty more restore the RNG and autocast state, and
-#   flatten what goes in and comes out.
-# - Say why a wrong checkpoint is silent: three of the six failures gave wrong or missing gradients
-#   and no error. So compare gradients, bit for bit.
+# - Write checkpointing in ten lines. About forty more restore the RNG and autocast states, and
+#   flatten arguments and outputs.
+# - Say why you should compare gradients bit for bit: three of the six failures gave wrong or
+#   missing gradients and no error.
 #
-# A Function sees only its *arguments*, so it needs a dummy tensor, a flattener, a rule for each
-# kind of argument, and a second backward inside the first. Chapter 05 starts from the tensors that
-# autograd itself keeps.
+# A Function sees only its *arguments*, so it needs a dummy tensor, flattening, a rule for each kind
+# of argument, and a backward inside the backward. Chapter 05 starts from the tensors that autograd
+# itself keeps.

@@ -5,7 +5,7 @@ from solutions.answers import right, wrong
 FILLINGS = {
     "ten-lines": {
         "keeps_x_as_an_attribute": wrong(
-            "Autograd keeps nothing: give x to ctx.save_for_backward",
+            "Autograd keeps nothing: pass x to ctx.save_for_backward",
             *("ctx.save_for_backward(x)", "ctx.x = x", "ctx.saved_tensors[0]", "ctx.x"),
         ),
         "keeps_the_output_too": wrong(
@@ -37,7 +37,7 @@ FILLINGS = {
             *("  # one for each argument of forward", ", x, grad)[0]"),
         ),
         "puts_the_output_on_ctx": wrong(
-            "ctx has a tensor beside the saved one",
+            "ctx holds a tensor besides the saved one",
             *("return function(x)", "ctx.y = function(x)\n        return ctx.y"),
         ),
     },
@@ -46,7 +46,7 @@ FILLINGS = {
             "Inside, the old RNG state is not set", "torch.set_rng_state(rng_state)", "pass"
         ),
         "puts_no_state_back": wrong(
-            "Afterwards the RNG state is another",
+            "Afterwards the RNG state differs",
             *("torch.random.fork_rng(devices=[])", "contextlib.nullcontext()"),
         ),
         "always_enters_autocast": wrong(
@@ -114,7 +114,7 @@ FILLINGS = {
             "x has no gradient: requires_grad_ is missing", ".requires_grad_(t.requires_grad)", ""
         ),
         "takes_the_first_output_alone": wrong(
-            "Two outputs: all gradients at once through the graph",
+            "Two outputs: send all gradients through the graph at once",
             *("list(compress(outputs, used)), list(compress(grads, used))", "outputs[0], grads[0]"),
         ),
         "sends_them_one_after_the_other": wrong(
@@ -128,7 +128,7 @@ FILLINGS = {
             *("[torch.is_tensor(out) and out.requires_grad for out in outputs]", "[1] * 4"),
         ),
         "gives_gradients_to_other_outputs": wrong(
-            "Two outputs: all gradients at once through the graph",
+            "Two outputs: send all gradients through the graph at once",
             *("list(compress(grads, used))", "grads"),
         ),
         "draws_another_mask": wrong(
@@ -168,7 +168,7 @@ FILLINGS = {
             ),
         ),
         "leaves_out_the_masks": wrong(
-            "and it found ['x', 'x']",
+            "but it found ['x', 'x']",
             *(
                 "if torch.is_tensor(leaf)]",
                 "if torch.is_tensor(leaf) and leaf.dtype.is_floating_point]",
@@ -229,7 +229,7 @@ FILLINGS = {
             "return outputs",
         ),
         "has_a_dummy_without_a_gradient": wrong(
-            "the dummy tensor does", "torch.empty(0, requires_grad=True)", "torch.empty(0)"
+            "is the dummy tensor missing?", "torch.empty(0, requires_grad=True)", "torch.empty(0)"
         ),
         "discards_nothing": wrong(
             "Two calls run the function 2 times",
@@ -242,7 +242,7 @@ FILLINGS = {
             "Two calls run the function 6 times",
             *("    outputs = Discard", "    function(*args, **kwargs)\n    outputs = Discard"),
         ),
-        "lets_all_through": wrong("is let through", "known(outputs)", "tuple(outputs)"),
+        "lets_all_through": wrong("gets through", "known(outputs)", "tuple(outputs)"),
         "keeps_what_it_flattened": right(
             *("outputs, form =", "flat, form ="), *("known(outputs)", "known(flat)")
         ),
