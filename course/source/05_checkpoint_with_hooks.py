@@ -2,11 +2,10 @@
 # # Checkpointing with hooks
 #
 # Chapter 04's checkpoint worked from outside, so it had to be told what goes into a block and what
-# comes out. Autograd itself already lists the tensors that it keeps, and for each of them it asks
-# you two questions: what should I store in place of this tensor? And later: what was the tensor?
+# comes out. But autograd already knows which tensors it keeps. For each of them it can ask you two
+# questions: what should I store in place of this tensor? And later: what was the tensor?
 #
-# If you answer both, you have a checkpoint that leaves autograd's graph untouched. In this chapter
-# you write it, extend it as PyTorch does, and verify it.
+# If you answer both, you have a checkpoint that leaves autograd's graph untouched.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -40,8 +39,8 @@ import train
 import your_run
 
 # %% [markdown] id="bench-text"
-# `gradients` runs a model's seeded forward and backward, its modules called through a checkpoint
-# function. `peak_bytes` counts such a run's peak. Both models have dropout.
+# `gradients` runs forward and backward from a fixed seed, and calls the given modules (by default
+# the model's blocks) through a checkpoint function. `peak_bytes` counts the peak of such a run.
 
 
 # %% id="gradients"
@@ -63,7 +62,7 @@ def equal(seen, expected):
 
 
 def peak_bytes(model, loss, checkpoint=plainly, modules=None):
-    model.zero_grad()  # gradients of an earlier run that we keep are not this step's
+    model.zero_grad()  # kept gradients of an earlier run are not this step's
     step = partial(gradients, model, loss, checkpoint, modules)
     return memory.measure(step, model=model, warmup=0).peak_bytes
 
@@ -84,9 +83,9 @@ unet_loss = partial(unet.loss, images, torch.tensor([1, 200, 400, 900]), noise)
 # backward the first unpack runs the block once more and fills a store with detached tensors, and
 # each is handed out once.](figures/pack_and_unpack.svg)
 #
-# The hooks are `saved_tensors_hooks(pack, unpack)`. Autograd keeps what `pack` returns in place of
-# a tensor, and passes it to `unpack` when backward needs the tensor. Here `pack` returns a number,
-# and `unpack` does nothing useful yet. What happens?
+# You set the two hooks with `saved_tensors_hooks(pack, unpack)`. Autograd calls `pack(tensor)` and
+# keeps the result in place of the tensor. When backward needs the tensor, autograd passes that
+# result to `unpack`. Here both hooks return a number. What happens?
 
 # %% id="a-lie"
 block, x = gpt.blocks[0], torch.randn(4, 128, 128, requires_grad=True)
@@ -99,17 +98,17 @@ except TypeError as error:
     print(f"TypeError after {next(numbers)} tensors: {str(error).split(' (')[0]}")
 
 # %% [markdown] id="a-lie-read"
-# In forward, autograd kept a number in place of each tensor. Backward needed the tensor, but got
-# the number. So `unpack` has to *make* the tensor: run the block again, record what it saves, as
-# chapter 03 did, and return the tensor with that number.
+# Backward needed a tensor, but got a number. So `unpack` has to *make* the tensor: run the block
+# again, record what it saves, as chapter 03 did, and return the tensor with that number.
 #
-# **Write.** First `packed`. It runs `forward()` under its own hooks: `pack` numbers the tensors 0,
-# 1, 2 and so on, puts `alias(tensor)` into a dict under its number, and returns that alias.
+# **Write.** First `packed`, which runs `forward()` under hooks of its own and returns a dict. Its
+# `pack` numbers the tensors 0, 1, 2 and so on. It puts `alias(tensor)` into the dict under the
+# tensor's number, and returns the same alias to autograd.
 
 
 # %% id="packed"
 def packed(forward, alias=torch.Tensor.detach):
-    """Tensors that `forward()` saves, run with gradients on.
+    """Run `forward()` with gradients on, and collect the tensors that it saves.
 
     Returns:
         A dict from number to alias. `pack` returns the alias that it puts there.
@@ -147,18 +146,19 @@ def numbers_what_is_saved():
         seen = packed(forward, alias)
     assert isinstance(seen, dict), f"It returned a {type(seen).__name__}, not a dict."
     assert seen, "Nothing is saved: run forward() with gradients on."
-    assert sorted(seen) == list(range(4)), f"Keys are {list(seen)}, and not 0 to 3."
+    assert sorted(seen) == list(range(4)), f"The keys are {list(seen)}, not 0 to 3."
     ours = len(asked) == 4 and all(seen[n] is asked[n] for n in range(4))
     assert ours, "Each number needs the alias of its tensor, made by `alias`."
     del seen
     gc.collect()
     alive = saved[0]() is not None
-    assert not alive, "A saved tensor stays for ever: pack has to return the alias."
+    assert not alive, "A saved tensor is never freed: pack must return the alias."
 
 
 # %% [markdown] id="write-each"
-# **Write.** `recomputing_each`, which calls `packed` per tensor. Both models' gradients must equal
-# the plain ones.
+# **Write.** `recomputing_each`. Its `pack` returns a number. Each `unpack` gets such a number,
+# calls `packed`, and returns the tensor with that number. The gradients of the GPT and of the U-Net
+# must equal the plain step's.
 
 
 # %% id="every-unpack"
@@ -189,23 +189,23 @@ def numbers_in_place_of_tensors():
     out = recomputing_each(function, x, power=2)
     kept = seen[0]() is not None
     assert not kept, (
-        "After forward autograd still holds a tensor: pack returns a number."
+        "After forward, autograd still holds a tensor: pack must return a number."
     )
     out.sum().backward()
     runs, saved = len(seen), len(packed(partial(function, x, 2)))
     assert runs == 1 + saved, (
-        f"{runs} runs: one in forward, and one for each of {saved} tensors, in unpack."
+        f"{runs} runs, not 1 in forward and 1 in unpack for each of {saved} tensors."
     )
     twin = x.detach().clone().requires_grad_()
     function(twin, 2).sum().backward()
     assert torch.allclose(x.grad, twin.grad), (
-        "The gradient is wrong: is it that number?"
+        "The gradient is wrong: does unpack return that number's tensor?"
     )
 
 
 # %% [markdown] id="predict-runs"
-# This checkpoint has no Function and no inner backward: backward goes through the *outer* graph. So
-# keywords, masks and tuples need no special code.
+# This checkpoint passes all arguments on as they are, so keywords, masks and tuples need no special
+# code.
 #
 # **Predict.** Dropout is off. How many times does each block of the GPT run in one step?
 
@@ -235,17 +235,17 @@ print("U-Net equal:", same)
 print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 
 # %% [markdown] id="every-read"
-# Backward goes through the plain step's graph, so it adds up the same gradients in the same order:
-# even the U-Net's are right to the bit. But a block runs again for every tensor that backward asks
-# for.
+# Backward goes through the same graph as in the plain step, so it adds up the same gradients in the
+# same order. Even the U-Net's gradients are right to the bit. But a block runs again for every
+# tensor that backward asks for.
 #
 # ## Recompute once
 #
-# How do we get down to two runs? The first `unpack` fills a store from `packed`, and later calls
-# take their tensors out of it, each once. The RNG state is restored as in chapter 04.
+# The first `unpack` fills a store from `packed`, and each `unpack` then removes its tensor from the
+# store. The RNG state is restored as in chapter 04.
 #
-# **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the step must
-# leave the RNG in the same state as the plain step.
+# **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice in all, and the
+# step must leave the RNG in the same state as the plain step.
 
 
 # %% id="recompute-once"
@@ -299,20 +299,21 @@ def recomputes_once():
     before = torch.get_rng_state()
     out.sum().backward()
     assert aliases, "`alias` was never called: hand it to `packed`."
-    assert len(runs) == 2, f"The function ran {len(runs)} times, and should run twice."
+    assert len(runs) == 2, f"The function ran {len(runs)} times, but should run twice."
     kept = torch.equal(torch.get_rng_state(), before)
-    assert kept, "Backward has changed the RNG state: put it back with fork_rng."
-    assert left[0] <= 1, f"Near the end of backward the store has {left[0]} tensors."
+    assert kept, "Backward has changed the RNG state: restore it with fork_rng."
+    assert left[0] <= 1, f"Late in backward the store still has {left[0]} tensors."
     torch.set_rng_state(rng_state)
     function(twin, 2).sum().backward()
-    assert torch.equal(x.grad, twin.grad), "The second run has drawn another mask."
+    assert torch.equal(x.grad, twin.grad), "The second run drew a different mask."
 
 
 # %% [markdown] id="alias-text"
-# Why does `alias` detach? Without it, each stored tensor brings its `grad_fn`, and with that the
+# Why does `alias` detach? Otherwise each stored tensor would keep its `grad_fn`, and with that the
 # whole recomputed block. Some operations, such as softmax, save their own *output*. Then the
 # operation holds the tensor and the tensor holds the operation: a reference cycle. Does Python's
-# garbage collector free it? We call the collector after each step, and count what is left.
+# garbage collector free such a cycle? We call the collector after each step, and count what is
+# left. In the column `itself`, the store holds the tensors themselves, not detached.
 
 # %% id="alias-leak"
 gpt.train()
@@ -333,13 +334,13 @@ pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
 # The collector doesn't free the cycle, because it can't look into autograd's C++ part. So every
-# step leaks its recomputed blocks until memory is full. The gradients are right to the bit, so only
-# a memory meter finds this leak.
+# step leaks its recomputed blocks. The gradients are right to the bit, so only a memory meter finds
+# this leak.
 #
 # ## What PyTorch's checkpoint adds
 #
-# Is one extra run of each block a third more work? We count FLOPs, with and without dropout, as
-# multiples of the plain step's:
+# Does one extra run of each block add a third to the step's work? We count FLOPs, with and without
+# dropout, as multiples of the plain step's FLOPs:
 
 # %% id="flops"
 torch_new = partial(checkpoint, use_reentrant=False)
@@ -357,32 +358,34 @@ medium = own[own["step"].str.startswith("gpt2-medium")].set_index("card")
 medium[["flops_price", "roofline_price", "measured_price"]]  # % more
 
 # %% [markdown] id="flops-read"
-# The second table shows the extra time, in %, of checkpointing each block of GPT-2 medium:
-# predicted from FLOPs, from FLOPs and memory traffic (`roofline`), and measured on two GPUs.
+# The second table shows how much longer a step of GPT-2 medium takes with each block checkpointed,
+# in %. The first column predicts that from FLOPs alone, the second (`roofline`) from FLOPs and
+# memory traffic, and the third is measured.
 #
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
-# dropout it stops before the MLP's last linear layer, and avoids over a quarter of the extra work.
-# With dropout, the last saved tensor is the mask, which comes after that layer. So "33 %" and "20
-# to 25 %" are both right, for different models.
+# dropout, that tensor is the input of the MLP's last linear layer. So the layer itself doesn't run
+# again, which avoids over a quarter of the extra work. With dropout, the last saved tensor is the
+# mask, which comes after that layer. So both published figures, "33 % more work" and "20 to 25 %",
+# can be right.
 #
-# Only an exception can leave somebody else's function early, and `alias`, which `packed` calls for
-# each tensor, can raise one.
+# To leave somebody else's function early, you need an exception. `packed` calls `alias` for each
+# saved tensor, so `alias` can raise it.
 #
-# **Write.** `first_saved`, with `packed` and your own `alias`. Raise `Enough`, defined below, when
-# there are `count` tensors, and catch it with `contextlib.suppress(Enough)`.
+# **Write.** `first_saved`. It calls `packed` with an `alias` of your own, which raises `Enough`
+# (defined below) when there are `count` tensors. Catch it with `contextlib.suppress(Enough)`.
 
 
 # %% id="enough"
 class Enough(Exception):  # noqa: N818 - it says what it is
-    """Raised to leave a function whose last saved tensor is there."""
+    """Raised to leave a function once its last saved tensor is there."""
 
 
 # %% id="first-saved"
 def first_saved(forward, count):
-    """The first `count` tensors that `forward()` saves, detached. It runs no further.
+    """Return the first `count` tensors that `forward()` saves, detached; then stop.
 
     Returns:
-        A dict from number to tensor, all that there are if they are fewer.
+        A dict from number to tensor; all of them if there are fewer than `count`.
     """
     ### BEGIN SOLUTION
     tensors = {}
@@ -417,23 +420,23 @@ def stops_early():
     kind = type(seen).__name__
     assert isinstance(seen, dict), f"It returned a {kind}, not a dict."
     late = ran[1:]
-    assert not late, f"count=2: forward ran on after the second tensor, {late}."
-    assert sorted(seen) == [0, 1], f"Of count=2 the keys are {list(seen)}, not 0 and 1."
-    assert torch.equal(seen[1], x.exp()), "Number 1 is not the second tensor saved."
+    assert not late, f"count=2: forward ran on after the second tensor: {late}."
+    assert sorted(seen) == [0, 1], f"For count=2, keys are {list(seen)}, not 0 and 1."
+    assert torch.equal(seen[1], x.exp()), "Number 1 isn't the second saved tensor."
     del seen
     gc.collect()
-    assert saved[0]() is None, "A tensor stays for ever: put detached ones in the dict."
+    assert saved[0]() is None, "A tensor is never freed: put detached ones in the dict."
     fewer = sorted(first_saved(forward, 9))
-    assert fewer == [0, 1, 2, 3], f"Of 4 tensors and count=9 the keys are {fewer}."
+    assert fewer == [0, 1, 2, 3], f"For 4 tensors and count=9, keys are {fewer}."
     try:
         first_saved(lambda: {}["lost"], 2)
     except KeyError:
         return
-    raise AssertionError("An error of forward's own is lost: suppress Enough alone.")
+    raise AssertionError("An error raised by forward is lost: suppress only Enough.")
 
 
 # %% [markdown] id="nesting-text"
-# **Nesting.** Checkpoint two segments of four blocks, and each block inside them once more. What
+# **Nesting.** Checkpoint two segments of four blocks, and inside them each block again. How much
 # waits for backward, in units of one block's input?
 
 # %% id="nesting"
@@ -461,17 +464,17 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 
 # %% [markdown] id="nesting-read"
 # Five units in each row belong to the head and the loss. With PyTorch's checkpoint, the nested plan
-# holds only the inputs of its two segments. With ours it holds the inputs of all eight blocks, as
-# if there were no segments, because each inner checkpoint holds its input in a closure, where the
-# outer one doesn't see it.
+# holds only the inputs of its two segments. With ours it holds the inputs of all eight blocks. Each
+# of our inner checkpoints holds its input in a closure, where the outer checkpoint doesn't see it.
 #
 # **Saved arguments.** The fix is to register the arguments with autograd, so that the outer
-# checkpoint's pack hook gets them. `Register` below computes nothing. It only saves its tensors,
-# which you then find in `saved_tensors` of its output's `grad_fn`. So hold that output: once it's
-# gone, PyTorch up to 2.12 frees what its `grad_fn` saved. As in chapter 04, a dummy tensor makes
+# checkpoint's pack hook gets them. `Register.apply` below saves its tensors and returns an empty
+# `output`; `output.grad_fn.saved_tensors` gives the tensors back. So keep a reference to `output`:
+# once it's gone, PyTorch up to 2.12 frees the saved tensors. As in chapter 04, a dummy tensor makes
 # sure that there is a `grad_fn`.
 #
-# **Write.** `registered`. Its closure must not hold any tensor of `args`.
+# **Write.** `registered`. It returns a function that brings all of `args` back, in order. That
+# function must not itself hold any tensor of `args`, so it asks autograd for them.
 
 
 # %% id="register"
@@ -484,11 +487,11 @@ class Register(torch.autograd.Function):
 
 # %% id="registered"
 def registered(*args):
-    """Hand the tensors among `args` to autograd.
+    """Register the tensors among `args` with autograd.
 
     Returns:
-        A function without arguments. It gives a list, as `args`: autograd's tensors,
-        and what else there was, in its place.
+        A function without arguments. It returns a list like `args`, in the same order:
+        the tensors as autograd kept them, and everything else as it was.
     """
     ### BEGIN SOLUTION
     tensors = [arg for arg in args if torch.is_tensor(arg)]
@@ -516,28 +519,28 @@ def registers():
 
     with saved_tensors_hooks(pack, lambda number: torch.tensor(moved[number])):
         bring_back = registered(x, 3, mask)
-    asked = f"The outer pack hook sees {len(moved)} tensors, and should see 2"
+    asked = f"The outer pack hook sees {len(moved)} tensors, but should see 2"
     assert len(moved) == 2, f"{asked}: x and the mask."
     alive = weakref.ref(x)
     del x
     gc.collect()
-    assert alive() is None, "x is alive: a closure of yours holds it beside autograd."
+    assert alive() is None, "x is still alive: besides autograd, your closure holds it."
     seen = bring_back()
-    assert len(seen) == 3, f"3 arguments went in, and {len(seen)} came back."
+    assert len(seen) == 3, f"3 arguments went in, but {len(seen)} came back."
     kinds = [type(one).__name__ for one in seen]
     assert kinds == ["Tensor", "int", "Tensor"], f"x, 3, mask came back as {kinds}."
     right = seen[0].tolist() == [0, 1, 2, 3] and seen[1] == 3 and seen[2].all()
-    assert right, "An argument came back with another value, or in another's place."
+    assert right, "An argument came back with a wrong value or in a wrong position."
 
 
 # %% [markdown] id="write-less"
-# **Write.** The rest of `recomputing_less`. Its `unpack` is like `recomputing_once`'s, but brings
-# the arguments back and stops early.
+# **Write.** The rest of `recomputing_less`. Its `unpack` is like `recomputing_once`'s, but it gets
+# the arguments from `bring_back()` and stops early with `first_saved`.
 
 
 # %% id="recompute-less"
 def recomputing_less(function, *args, **kwargs):
-    """As `recomputing_once`; it stops early, and autograd keeps `args`."""
+    """Do as `recomputing_once`, but stop early, and let autograd keep `args`."""
     numbers, store, rng_state = [], {}, torch.get_rng_state()
     bring_back = registered(*args)
 
@@ -580,13 +583,13 @@ def recomputes_less():
     before = torch.get_rng_state()
     out.sum().backward()
     runs, ends = reached.count("start"), reached.count("end")
-    assert runs == 2, f"The function began {runs} times, and should begin twice."
+    assert runs == 2, f"The function began {runs} times, but should begin twice."
     assert ends == 1, "The second run went on after its last tensor: use first_saved."
     kept = torch.equal(torch.get_rng_state(), before)
-    assert kept, "Backward has changed the RNG state: put it back with fork_rng."
+    assert kept, "Backward has changed the RNG state: restore it with fork_rng."
     torch.set_rng_state(state)
     function(1 * twin, 2).sum().backward()
-    assert torch.equal(x.grad, twin.grad), "The second run has drawn another mask."
+    assert torch.equal(x.grad, twin.grad), "The second run drew a different mask."
     middle = 1 * x  # no operation has saved it
     out = recomputing_less(function, middle, power=2)
     middle.add_(1)
@@ -595,7 +598,7 @@ def recomputes_less():
     except RuntimeError:
         return
     raise AssertionError(
-        "The argument was written over, and backward took it: ask bring_back()."
+        "The argument was overwritten, but backward still used it: call bring_back()."
     )
 
 
@@ -604,28 +607,29 @@ less = measured(recomputing_less, plans["nested"])
 print(f"nested: ours {waiting(less):.1f}, PyTorch's {waiting(theirs['nested']):.1f}")
 
 # %% [markdown] id="less-read"
+# Now ours holds no more than PyTorch's.
+#
 # **A check.** PyTorch's checkpoint also raises a `CheckpointError` if the second run saves fewer
-# tensors, or one of a different shape, dtype or device. It doesn't compare values, so a
-# recomputation with different numbers passes. Companion `05b_reading_checkpoint_errors` covers both
-# cases.
+# tensors than the first, or a tensor of another shape, dtype or device. It doesn't compare values,
+# so a recomputation with different numbers passes (companion `05b_reading_checkpoint_errors`).
 #
 # ## The saved tensors over time
 #
-# Each row of the next figure is a tensor of the forward pass, with the input below and the loss
-# above; each bar is a lifetime.
+# Each row of the next figure is a tensor of the forward pass, with the input at the bottom and the
+# loss at the top.
 
 # %% id="lifetimes"
 figures.lifetimes({"none": measured(), **theirs})
 
 # %% [markdown] id="lifetimes-read"
-# Long thin bars are inputs that wait, and each pink triangle is a recomputed segment. At any
-# moment, forward's tensors take the waiting bars and one triangle. The nested plan has fewer
-# waiting bars than the per-block plan, and no larger triangles. But most of its blocks run forward
-# a third time: early stop skips only the last block of each segment.
+# Long thin bars are inputs that wait, and each pink triangle is a recomputed segment. At any moment
+# of backward, memory holds the waiting inputs and one triangle. The nested plan has fewer waiting
+# bars than the per-block plan, and its triangles are no larger. But most of its blocks run three
+# times.
 #
 # ## Side by side
 #
-# We run eight blocks, with dropout on. We try three checkpoint functions around each block, and
+# On eight blocks with dropout, we compare three checkpoint functions around each block, and
 # `checkpoint_sequential` with four segments.
 
 # %% id="side-by-side"
@@ -657,9 +661,10 @@ for column in ("peak", "FLOPs"):
 side
 
 # %% [markdown] id="side-by-side-read"
-# Ours matches PyTorch's in every bit and every byte. The reentrant one also holds the recomputed
-# block's output. `checkpoint_sequential` does not checkpoint its last segment, because backward
-# needs it immediately. With *one* segment it therefore checkpoints nothing (fault 4 of chapter 02).
+# Ours matches PyTorch's in every bit and every byte. The reentrant checkpoint peaks a little
+# higher, because it also holds the recomputed block's output. `checkpoint_sequential` does not
+# checkpoint its last segment, because backward needs that segment immediately. With *one* segment
+# it therefore checkpoints nothing.
 
 # %% id="verdicts-side-by-side"
 ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
@@ -667,9 +672,9 @@ claims.Verdicts(
     claims.Verdict(
         "C05",
         "shown",
-        "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its "
+        "PyTorch's checkpoint gives the plain model's gradients; ours has the same "
         "peak.",
-        f"equal to the bit: {theirs.equal}; peak, of plain: {theirs.peak}, ours "
+        f"equal to the bit: {theirs.equal}; peak, times plain: {theirs.peak}, ours "
         f"{ours.peak} (a CPU's attention keeps its scores if there is dropout); "
         f"FLOPs x {theirs.FLOPs}",
         "counted",
@@ -680,8 +685,8 @@ claims.Verdicts(
 # %% [markdown] id="trust-and-verify"
 # ## Trust, and verify
 #
-# Before a long training run, take one step with the checkpoint and one without. Should you
-# compare the losses, the norm of the gradients, or the parameters after the update?
+# Before a long run, take one step with the checkpoint and one without. Should you compare the loss,
+# the gradients' norm, or the updated parameters?
 #
 # **Predict.** A checkpoint forgets the RNG state. How many of these three show the mistake?
 
@@ -711,14 +716,13 @@ for name, way in ways.items():
     seen = one_update(gpt, [tokens], way)
     verified[name] = {part: torch.equal(seen[part], plain[part]) for part in plain}
 noticed = sum(not same for same in verified["forgetful"].values())
-print(f"{noticed} of 3 notice{beside(guess, noticed)}")
+print(f"{noticed} of 3 show it{beside(guess, noticed)}")
 pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
-# The first run computes the loss, so one step's loss can't show a wrong *second* run. Compare
-# gradients, or what follows from them. Compare buffers too: a BatchNorm that runs twice updates its
-# statistics twice (chapter 12). If the first row, `none again`, says `False`, as it may on a GPU,
-# compare with a tolerance.
+# The loss is computed from each block's first run, so it can't show a wrong *second* run. Compare
+# gradients, or what follows from them.  The row `none again` repeats the plain step. If it says
+# `False`, as it may on a GPU, compare with a tolerance.
 #
 # ## Verdicts
 
@@ -727,9 +731,9 @@ claims.Verdicts(
     claims.Verdict(
         "D16",
         "holds if",
-        "Compare gradients or parameters: the loss of a step cannot notice a wrong "
+        "Compare gradients or parameters: the loss of one step can't show a wrong "
         "second run.",
-        f"{noticed} of 3 notice, the loss: {not verified['forgetful']['loss']}",
+        f"{noticed} of 3 show it, the loss: {not verified['forgetful']['loss']}",
         "computed",
         "verify-measure",
         held=(noticed, 3, "comparisons"),
@@ -740,7 +744,7 @@ claims.Verdicts(
 # ## Your run
 #
 # An update of `course/train/train.py` (chapter 02) needs a 32 GiB card. Chapter by chapter you
-# rewrite its functions, until 8 GiB is enough. Here's the first:
+# rewrite its functions until 8 GiB is enough. Here's the first function:
 #
 # ```python
 # def hidden_of(model, tokens):
@@ -750,13 +754,13 @@ claims.Verdicts(
 #     return model.norm(x)
 # ```
 #
-# **Write.** The same with PyTorch's `checkpoint(..., use_reentrant=False)` around each block. Call
-# the script's own function as `train.embedded`.
+# **Write.** `hidden_of` with PyTorch's `checkpoint(..., use_reentrant=False)` around each block.
+# Call the script's own function as `train.embedded`.
 
 
 # %% id="hidden-of"
 def hidden_of(model, tokens):
-    """What the last norm gives for each token; of a block only its input is kept."""
+    """Return the last norm's output for each token; keep only each block's input."""
     ### BEGIN SOLUTION
     x = train.embedded(model, tokens)
     for block in model.blocks:
@@ -773,20 +777,20 @@ def checkpoints_each_block():
     for number, block in enumerate(model.blocks):
         block.register_forward_pre_hook(lambda *_, n=number: ran.append(n))
     seen, wanted = (of(model, your_run.ROWS) for of in (hidden_of, train.hidden_of))
-    assert seen.shape == wanted.shape, f"Its shape is {[*seen.shape]}."
+    assert seen.shape == wanted.shape, f"The result's shape is {[*seen.shape]}."
     assert torch.equal(seen, wanted), "The result is not the script's."
     ran.clear()
     seen.square().sum().backward()
     assert ran, "Backward runs no block again: nothing is checkpointed."
     assert ran == [2, 1, 0], (
-        f"Backward runs the blocks {ran} again: a checkpoint each makes it 2, 1, 0."
+        f"Backward runs the blocks {ran} again; with a checkpoint each it's 2, 1, 0."
     )
 
 
 # %% [markdown] id="apply-text"
-# The next cell trains a small twin of the model with and without your function, predicts the
-# full-size update, and on a GPU measures it. With `to="my_train.py"` added, it also writes your
-# script.
+# The next cell trains a small twin of the model with and without your function. It predicts the
+# memory and FLOPs of the full-size update, and measures it if there's a GPU. To put your function
+# into a script as well, add `to="my_train.py"`.
 
 # %% id="apply"
 your_run.apply("05", hidden_of=hidden_of)
@@ -794,35 +798,34 @@ your_run.apply("05", hidden_of=hidden_of)
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** The last tensor that a block saves is made in the last tenth of the block's FLOPs. How much
-# arithmetic can early stop skip?
+# **1.** A block makes its last saved tensor in the last tenth of its forward's FLOPs. What share of
+# that forward can early stop skip?
 #
 # <details><summary>Answer</summary>
 #
-# It skips what comes after that tensor: less than a tenth of the block's forward. If the block's
-# last operation makes it, like a dropout mask, that's nothing.
+# Less than a tenth: what comes after that tensor. If the block ends in dropout, early stop skips
+# nothing, because the last operation makes the saved mask.
 # </details>
 #
-# **2.** How much do the inputs of 24 blocks take in float32, at 12 x 1024 tokens of width 1024?
+# **2.** How many GiB do the inputs of 24 blocks take in float32, at 12 x 1024 tokens of width 1024?
 #
 # <details><summary>Answer</summary>
 #
 # One takes $12 \cdot 2^{20} \cdot 4$ bytes, or 48 MiB, and 24 take 1.125 GiB.
 # </details>
 #
-# **3.** `pack` returns 7 for an 8 MiB tensor that a logging list also holds. What does that free?
+# **3.** `pack` returns the number 7 for an 8 MiB tensor. A logging list also holds the tensor. How
+# much memory does the hook free?
 #
 # <details><summary>Answer</summary>
 #
-# Nothing. The hook makes autograd release the tensor, but the list still holds it. In backward
-# there are even two copies, the logged one and the recomputed one.
+# None. Autograd releases the tensor, but the list still holds it.
 # </details>
 #
 # ## What you can now do
 #
 # - Answer autograd's two questions with numbers instead of tensors, and recompute once.
-# - Say what early stop, saved arguments and `detach` are for, and what happens without them.
+# - Say what early stop, saved arguments and `detach` are for.
 # - Verify a checkpoint with one step.
 #
-# In lab 03, `lab03_my_checkpoint`, you write what is missing: RNG states of GPUs, keyword
-# arguments, tensors in tuples, repeated backwards, and the check.
+# In lab 03, `lab03_my_checkpoint`, you write the rest.

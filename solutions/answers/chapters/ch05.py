@@ -5,11 +5,11 @@ from solutions.answers import right, wrong
 FILLINGS = {
     "packed": {
         "lets_pack_return_the_tensor": wrong(
-            "A saved tensor stays for ever", "return tensors[number]", "return tensor"
+            "A saved tensor is never freed", "return tensors[number]", "return tensor"
         ),
         "forgets_enable_grad": wrong("Nothing is saved", "torch.enable_grad(), ", ""),
         "numbers_from_one": wrong(
-            "Keys are [1, 2, 3, 4]", "number = len(tensors)", "number = len(tensors) + 1"
+            "The keys are [1, 2, 3, 4]", "number = len(tensors)", "number = len(tensors) + 1"
         ),
         "takes_no_alias": wrong(
             "needs the alias of its tensor", "alias(tensor)", "tensor.detach()"
@@ -25,25 +25,25 @@ FILLINGS = {
     },
     "every-unpack": {
         "keeps_every_tensor": wrong(
-            "After forward autograd still holds a tensor",
+            "After forward, autograd still holds a tensor",
             *(
                 "lambda tensor: next(numbers), unpack",
                 "lambda tensor: tensor, lambda tensor: tensor",
             ),
         ),
         "sets_no_hooks": wrong(
-            "After forward autograd still holds a tensor",
+            "After forward, autograd still holds a tensor",
             *("saved_tensors_hooks(lambda tensor: next(numbers), unpack)", "torch.enable_grad()"),
         ),
         "runs_it_once_in_forward": wrong(
-            "2 runs: one in forward, and one for each of 5 tensors",
+            "2 runs, not 1 in forward and 1 in unpack for each of 5 tensors",
             *(
                 "def unpack(number):\n"
                 "        return packed(partial(function, *args, **kwargs))[number]",
                 "unpack = packed(partial(function, *args, **kwargs)).get",
             ),
         ),
-        "always_gives_the_first": wrong("is it that number?", "[number]", "[0]"),
+        "always_gives_the_first": wrong("return that number's tensor", "[number]", "[0]"),
         "forgets_the_arguments": wrong(
             "missing 2 required positional arguments",
             "partial(function, *args, **kwargs)",
@@ -64,13 +64,13 @@ FILLINGS = {
             "torch.enable_grad()",
         ),
         "draws_another_mask": wrong(
-            "The second run has drawn another mask", "torch.set_rng_state(rng_state)", "pass"
+            "The second run drew a different mask", "torch.set_rng_state(rng_state)", "pass"
         ),
         "never_pops": wrong(
-            "Near the end of backward the store has", "store.pop(number)", "store[number]"
+            "Late in backward the store still has", "store.pop(number)", "store[number]"
         ),
         "recomputes_each_time": wrong(
-            "and should run twice", "if number not in store:", "if True:"
+            "but should run twice", "if number not in store:", "if True:"
         ),
         "keeps_aliases_of_its_own": wrong(
             "`alias` was never called", "**kwargs), alias)", "**kwargs))"
@@ -107,7 +107,7 @@ FILLINGS = {
         ),
         "keeps_the_history": wrong("put detached ones in the dict", "tensor.detach()", "tensor"),
         "suppresses_everything": wrong(
-            "An error of forward's own is lost", "suppress(Enough)", "suppress(Exception)"
+            "An error raised by forward is lost", "suppress(Enough)", "suppress(Exception)"
         ),
         "catches_nothing": wrong(
             "stopped at Enough", "contextlib.suppress(Enough)", "contextlib.nullcontext()"
@@ -136,18 +136,18 @@ FILLINGS = {
     },
     "registered": {
         "holds_the_arguments": wrong(
-            "a closure of yours holds it",
+            "your closure holds it",
             *("output.grad_fn.saved_tensors, strict", "tensors, strict"),
         ),
         "keeps_them_beside": wrong(
-            "a closure of yours holds it",
+            "your closure holds it",
             *("None if torch.is_tensor(arg) else arg for", "arg for"),
         ),
         "forgets_the_dummy": wrong(
             "The outer pack hook sees 0 tensors", "torch.empty(0, requires_grad=True)", "None"
         ),
         "forgets_the_others": wrong(
-            "3 arguments went in, and 2 came back",
+            "3 arguments went in, but 2 came back",
             *(
                 "[found.get(place, other) for place, other in enumerate(others)]",
                 "list(found.values())",
@@ -196,7 +196,7 @@ FILLINGS = {
     },
     "recompute-less": {
         "takes_the_arguments_itself": wrong(
-            "backward took it: ask bring_back()", "*bring_back()", "*args"
+            "backward still used it: call bring_back()", "*bring_back()", "*args"
         ),
         "never_stops": wrong(
             "The second run went on after its last tensor",
@@ -204,10 +204,10 @@ FILLINGS = {
             "packed(again)",
         ),
         "recomputes_each_time": wrong(
-            "and should begin twice", "if number not in store:", "if True:"
+            "but should begin twice", "if number not in store:", "if True:"
         ),
         "draws_another_mask": wrong(
-            "has drawn another mask", "torch.set_rng_state(rng_state)", "pass"
+            "drew a different mask", "torch.set_rng_state(rng_state)", "pass"
         ),
         "forgets_fork_rng": wrong(
             "Backward has changed the RNG state",
