@@ -1,14 +1,8 @@
 # %% [markdown] id="title"
 # # Reading a CheckpointError
 #
-# This companion of chapter 05 is optional: no lab and no later chapter needs it. It answers five
-# questions about a checkpoint that raises an error, or should:
-#
-# 1. What does a `CheckpointError` say, and which line of your code causes it?
-# 2. Which mistakes raise no error?
-# 3. What happens with other hooks, such as offloading, around or inside a checkpoint?
-# 4. Does a checkpoint survive two backwards, a second derivative, or an in-place write?
-# 5. Which settings does a library's own switch need?
+# This companion of chapter 05 is optional: no lab and no later chapter needs it. It's about
+# checkpoints that raise an error, or should.
 #
 # **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
@@ -33,8 +27,8 @@ from tutorial_lib.models.gpt import GPT, MLP, Block, GPTConfig
 # %% [markdown] id="caching-text"
 # ## What does the error say?
 #
-# This block appends its input to a tensor, like a key-value cache. In the second run the cache is
-# already filled.
+# This block appends its input to a cache, as a language model does with keys and values. The cache
+# survives the first run, so in the second run it already holds the first run's input.
 
 
 # %% id="caching"
@@ -61,7 +55,7 @@ print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 
 # %% [markdown] id="torch-error-read"
 # *Position* is the number of the saved tensor, counted from 0. *Saved metadata* is from the first
-# run, *recomputed metadata* from the second:
+# run, *recomputed metadata* from the second. The difference tells you what to look for:
 #
 # | what differs | look for |
 # |---|---|
@@ -70,14 +64,13 @@ print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 # | fewer tensors than before | a branch that depends on a counter, a cache, a random number |
 # | the device | a tensor that was moved between the runs |
 #
-# With `debug=True` PyTorch prints the operations of both runs, hundreds of lines. Look for the
-# first difference.
+# With `debug=True` PyTorch prints the operations of both runs. Look for the first difference.
 #
 # ## What raises no error?
 #
-# PyTorch compares shapes, dtypes and devices. It notices an extra tensor only with
-# `early_stop=False`. This block scales its input by a random number from Python's generator, whose
-# state checkpoints don't restore.
+# PyTorch compares shapes, dtypes and devices. If the second run saves an extra tensor, PyTorch
+# notices only with `early_stop=False`: otherwise it stops before that tensor. This block scales its
+# input by a random number from Python's generator, whose state checkpoints don't restore.
 
 
 # %% id="python-random"
@@ -105,18 +98,20 @@ print("same twice:", twice)
 
 # %% [markdown] id="python-random-read"
 # The shapes are right, but the gradients are wrong. A test of two forwards finds this: run the
-# function twice from the same RNG state, and compare the outputs bit for bit. (If something changes
-# *between* forward and backward, as in 06b's loop, compare gradients with the plain step's.)
+# function twice from the same PyTorch seed, and compare the outputs bit for bit. That test misses
+# whatever changes *between* forward and backward, so also compare gradients with the plain step's.
 #
 # ## Other hooks around and inside
 #
 # Autograd passes a saved tensor only to the *innermost* pair of hooks. So hooks around a checkpoint
-# get only what the checkpoint itself saves: its arguments passed by position. (A tensor in a
-# keyword argument or a tuple is in a closure, and stays on the device.) Hooks inside a checkpoint
-# get tensors that it would otherwise drop. `save_on_cpu` copies each saved tensor to the host's
-# memory and back.
+# get only what the checkpoint itself saves: the tensors passed to it by position. They don't see
+# tensors in keyword arguments or tuples, which are kept in a closure. Hooks inside a checkpoint get
+# tensors that it would otherwise drop.
 #
-# **Predict.** How many tensors does `save_on_cpu` move if it's around eight checkpointed blocks?
+# `save_on_cpu` is a pair of hooks that copies each saved tensor to the host's memory and back.
+#
+# **Predict.** How many tensors does `save_on_cpu` move if you put it around eight checkpointed
+# blocks?
 
 # %% id="guess-moved"
 guess = None  # tensors
@@ -136,14 +131,14 @@ def eight_blocks():
 
 
 moved = memory.saved(eight_blocks, params_of=gpt)
-num_moved = sum(row.num_bytes > 0 for row in moved.rows)  # 2.11 adds empty ones
+num_moved = sum(row.num_bytes > 0 for row in moved.rows)  # PyTorch 2.11 adds empty ones
 print(f"around: {num_moved} tensors{beside(guess, num_moved)}")
 print(f"{moved.num_bytes / x.nbytes:.0f} units")
 
 # %% [markdown] id="hooks-inside-text"
 # Around the checkpoints, the hooks move only the eight inputs. What if they are inside, around each
-# block's MLP? We count the units that wait for backward. (On a CPU, host and device are one memory,
-# so a moved tensor still counts.)
+# block's MLP? We count what waits for backward, in units of one block's input. (On a CPU, host and
+# device are one memory, so a moved tensor still counts.)
 
 
 # %% id="hooks-inside"
@@ -171,17 +166,17 @@ units = {"per block": waiting(gpt), "offload inside": waiting(offloaded)}
 pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 
 # %% [markdown] id="other-hooks-read"
-# With the hooks inside, the checkpoint no longer drops the MLP's tensors: the hooks move and keep
-# them, and the second run recomputes them for nothing. So put offloading outside the checkpoint.
+# With the hooks inside, the MLP's tensors are moved and kept, and the second run recomputes them
+# for nothing. So put offloading outside the checkpoint.
 #
 # ## More than one backward
 #
-# In chapter 05 each step called `loss.backward()` once, each input required a gradient, and none
-# was changed in place. Here are five other uses, each with the tensor passed by position and by
-# keyword.
+# Chapter 05 always called `loss.backward()` once. Here are five other uses: `torch.autograd.grad`,
+# two backwards, a gradient penalty, a frozen input, and a write in place. We try each with the
+# reentrant checkpoint (a Function, as in chapter 04) and with the one built on hooks. The latter
+# gets its tensor once by position and once by keyword.
 #
-# **Predict.** How many of the five does the reentrant checkpoint, a Function as in chapter 04, get
-# wrong or refuse?
+# **Predict.** How many of the five uses does the reentrant checkpoint get wrong or refuse?
 
 # %% id="guess-backwards"
 guess = None  # of 5
@@ -269,22 +264,23 @@ print(f"reentrant: {failed} of 5{beside(guess, failed)}")
 table
 
 # %% [markdown] id="backwards-read"
-# The gradient penalty is the reentrant checkpoint's worst case: the penalty comes from an inner
-# backward without a graph, so it's a constant, and training silently ignores it.
+# The gradient penalty is the reentrant checkpoint's worst case. That checkpoint's inner backward
+# builds no graph, so the penalty is a constant for autograd. Training then ignores the penalty, and
+# no error is raised.
 #
-# The last row is the worst case for hooks: `y += ...` overwrites a tensor that a checkpoint still
-# needs. The plain step is right, because `block(2 * x)` doesn't save `x`, but the checkpoint's
-# second run reads `x` again. If the tensor was passed by position, autograd tracks it, notices the
-# write and raises an error. If it was passed by keyword, it's only in a closure: the gradients are
+# The last row is the worst case for checkpoints with hooks: `y += ...` overwrites a tensor that a
+# checkpoint still needs. The plain step is right, because `block(2 * x)` doesn't save `x`. But the
+# checkpoint's second run reads `x` again. If you passed `x` by position, autograd notices the write
+# and raises an error. If you passed it by keyword, it's only in a closure: the gradients are
 # **wrong, and no error is raised**. So pass tensors by position, and near a checkpoint write `y = y
-# + ...`.
+# + ...` instead of `y += ...`.
 #
 # ## In a library's model
 #
-# To generate text, a model keeps keys and values of earlier tokens in a *cache*. Advice for
-# transformers models says: call `gradient_checkpointing_enable()` with `use_reentrant=False`, and
-# set `use_cache=False`, which "is required". Is that true? We try each combination on a small
-# Llama:
+# To generate text, a model keeps keys and values of earlier tokens in a *cache*. Common advice for
+# `transformers` models is to call `gradient_checkpointing_enable()` with `use_reentrant=False`, and
+# to set `use_cache=False`, because both are said to be required. Are they? We try all four
+# combinations on a small Llama:
 
 # %% id="llama"
 transformers.logging.set_verbosity_error()
@@ -326,9 +322,9 @@ llama_table = pd.DataFrame(rows, index=["equal", "peak"]).T
 llama_table.rename_axis(["use_cache", "use_reentrant"])
 
 # %% [markdown] id="llama-by-hand"
-# No combination fails, since the library passes no cache to its layers while it checkpoints. So
-# neither setting is required. But what if you put PyTorch's checkpoint around the same layers by
-# hand (here with eager attention), and nothing turns the cache off?
+# All four work, since the library passes no cache to its layers while it checkpoints. So neither
+# setting is required. But what if you put PyTorch's checkpoint around the same layers by hand? Then
+# nothing turns the cache off.
 
 # %% id="llama-by-hand-measure"
 by_hand, by_torch = {}, partial(checkpoint, use_reentrant=False)
@@ -346,14 +342,15 @@ right = f"{llama_table['equal'].sum()} of {len(llama_table)} combinations equal"
 print(f"by the switch: {right}")
 
 # %% [markdown] id="end"
-# The second run appended its keys to the first run's: 256 keys for 128 queries.
+# With the cache on, the second run appended its keys to the first run's, so there were 256 keys for
+# 128 queries.
 
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
         "D06",
         "built",
-        "The switch works with any of these settings; use_cache=False matters in "
+        "The switch works with any of these settings; use_cache=False matters for "
         "layers that you wrap yourself.",
         f"{right}; by hand with the cache: {by_hand[True].partition(':')[0]}",
         "computed",
@@ -364,10 +361,10 @@ claims.Verdicts(
 # %% [markdown] id="what-to-remember"
 # ## What to remember
 #
-# - A `CheckpointError` numbers the saved tensors. What differs (axis, dtype, count) tells you
+# - A `CheckpointError` gives the saved tensor's number. What differs (axis, dtype, count) tells you
 #   what to look for.
-# - Wrong numbers of the right shape raise no error. Run the function twice from the same RNG state,
-#   and compare one step's gradients with the plain step's.
-# - Pass tensors by position, and don't write into one that a checkpoint still needs.
+# - Wrong numbers of the right shape raise no error. Compare two runs from the same RNG state, and
+#   one step's gradients with the plain step's.
+# - Pass tensors by position, and don't overwrite a tensor that a checkpoint still needs.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
 # - A library's switch skips the cache for you. If you wrap layers yourself, turn the cache off.
