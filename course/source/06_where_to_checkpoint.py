@@ -1,9 +1,8 @@
 # %% [markdown] id="title"
 # # Where to checkpoint
 #
-# "Put a checkpoint every $\sqrt n$ layers." Many tutorials say so, and most don't say why. For a
-# transformer of typical depth the rule is wrong: it costs more memory and more FLOPs than a
-# checkpoint around every block.
+# "Put a checkpoint every $\sqrt n$ layers." Many tutorials say so. For a transformer of typical
+# depth the rule is wrong: it takes more memory and more FLOPs than a checkpoint around every block.
 #
 # In this chapter you derive how long a segment should be and what it costs, and measure both.
 #
@@ -25,11 +24,11 @@ from tutorial_lib.instruments.training import Recipe
 # %% [markdown] id="two-costs-text"
 # ## Two costs
 #
-# Take a model of twelve equal blocks, cut into three **segments** of four, of which the first two
+# Take a model of twelve equal blocks, cut into three **segments** of four. The first two segments
 # are checkpointed. (In the code, a tuple of blocks is a checkpointed segment, and a number by
-# itself is a block that keeps everything.) The picture is a *schedule*: a row for each block, and
-# time runs to the right. A triangle pointing up is a block's forward, one pointing down is its
-# backward, and a hollow one is a forward that runs again.
+# itself is a block that keeps everything.) The figure is a *schedule*, with a row for each block
+# and time to the right. A triangle pointing up is a block's forward, and one pointing down is its
+# backward. A hollow triangle is a forward that runs again.
 
 # %% id="first-schedule"
 block = planning.Stage(
@@ -42,9 +41,10 @@ figures.schedule(in_threes.simulation.events, title="three segments of four", un
 # %% [markdown] id="first-schedule-read"
 # A checkpointed segment costs memory twice:
 #
-# 1. its **boundary** (gray), the input of its first block, waits from forward until its backward;
-# 2. its **inside** (pink) is in memory while the segment goes backward, and is freed before the
-#    next segment's turn.
+# 1. its **boundary** (gray), the input of its first block, waits from forward until the segment's
+#    backward;
+# 2. its **inside** (pink), what its blocks keep for backward, is in memory while the segment goes
+#    backward, and is freed before the next segment's turn.
 #
 # ![Twelve blocks in three segments of four. The boundaries of the first two segments wait. The
 # inside of the second segment, which goes backward now, is the only inside in
@@ -67,7 +67,8 @@ with memory.predicting(), torch.autocast("cpu", torch.bfloat16):  # no memory
 print(f"r = {r:.1f}, under bf16 autocast {mixed:.1f}")
 
 # %% [markdown] id="formula-text"
-# With $n$ blocks in segments of $s$ blocks there are $n/s$ boundaries, and one inside at a time:
+# With $n$ blocks in segments of $s$ blocks there are $n/s$ boundaries, and one inside at a time. So
+# the memory held for backward is
 #
 # $$ m(s) = \underbrace{\frac{n}{s}\,a}_{\text{boundaries}} +
 #    \underbrace{r\,a\,s}_{\text{one inside}} $$
@@ -80,12 +81,13 @@ print(f"r = {r:.1f}, under bf16 autocast {mixed:.1f}")
 # The famous $\sqrt n$ is the case $r = 1$, a block that keeps its input and nothing else (Chen et
 # al., 2016). The formula with $r$ is our own.
 #
-# **Write.** $m(s)$ in bytes. Its lowest value must be $2a\sqrt{nr}$, as above.
+# **Write.** `on_paper`, which returns $m(s)$ in bytes, with `x.nbytes` for $a$. Its lowest value
+# must be $2a\sqrt{nr}$.
 
 
 # %% id="on-paper"
 def on_paper(segment, num_blocks, ratio):
-    """Bytes held for backward, on paper; a block's input has `x.nbytes`."""
+    """Return the bytes held for backward, on paper; a block's input has `x.nbytes`."""
     ### BEGIN SOLUTION
     boundaries = num_blocks / segment
     inside = ratio * segment
@@ -98,14 +100,12 @@ def on_paper(segment, num_blocks, ratio):
 @blanks.check("on_paper", "return a number of bytes")
 def on_paper_is_right():
     lowest = on_paper(4, 16, 1) / x.nbytes
-    assert lowest == 8, f"{lowest:g} a for n = 16, r = 1, s = 4, and not 2 a sqrt(16)."
+    assert lowest == 8, f"For n = 16, r = 1, s = 4: {lowest:g} a, not 2 a sqrt(16)."
     pairs = on_paper(2, 24, 16) / x.nbytes
-    assert pairs == 44, (
-        f"12 boundaries and 2 r, for r = 16, are 44 a and not {pairs:g} a."
-    )
+    assert pairs == 44, f"For r = 16, 12 boundaries and 2 r are 44 a, not {pairs:g} a."
     fives = on_paper(5, 24, 1) / x.nbytes
     assert fives == 9.8, (
-        f"24/5 boundaries and 5 r, for r = 1, are 9.8 a, not {fives:g} a."
+        f"For r = 1, 24/5 boundaries and 5 r are 9.8 a, not {fives:g} a."
     )
 
 
@@ -117,7 +117,7 @@ def is_best(length, n, k):  # within 5 % of the best whole length
 
 grid = [(n, k) for n in (12, 24, 32, 48, 80, 126) for k in (1, 2, 4, 8, 16, 34)]
 roots = sum(is_best(n**0.5, n, k) for n, k in grid)
-print(f"sqrt(n) blocks need least, within 5 %, in {roots} of {len(grid)} depths and r")
+print(f"sqrt(n) blocks: within 5 % of the best for {roots} of {len(grid)} pairs n, r")
 lengths = (1, 2, 4, 5, 8, 24)
 curves = {f"r = {k}": {s: on_paper(s, 24, k) for s in lengths} for k in (1, 4, 16)}
 title = "24 blocks on paper: the larger r, the shorter the best segment"
@@ -125,18 +125,21 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 
 # %% [markdown] id="formula-read"
 # For $r = 1$ the lowest point is at segments of five blocks, near $\sqrt{24}$. For $r = 16$ the
-# curve only rises, so **a checkpoint around every block** needs the least memory.
+# curve only rises, so **a checkpoint around every block** needs the least memory. The line above
+# the figure tries other depths and other $r$: segments of $\sqrt n$ blocks are rarely near the
+# best.
 #
 # A length is a whole number. Segments of two need less memory than single blocks if $n/2 + 2r < n +
-# r$, that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. With all
-# tensors in one dtype $r$ is 16, so these limits are 32 and 96 blocks. Under bf16 autocast, the
-# usual setting, most of the inside is in bfloat16, but boundaries stay in float32, so $r$ is 9 and
-# the limits are 18 and 54 blocks. The rest of this chapter is in float32.
+# r$, that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. In
+# float32, which the rest of this chapter uses, $r$ is 16, so these limits are 32 and 96 blocks.
+#
+# Under bf16 autocast, the usual setting, boundaries stay in float32, but most of the inside is in
+# bfloat16. That lowers $r$ to 9, and the limits to 18 and 54 blocks.
 #
 # A model also has logits. With a vocabulary of $V$ and a width of $C$, the logits and their
-# gradient take as much memory as $2V/C$ block inputs. They are in memory before the blocks'
+# gradient take as much memory as $2V/C$ block inputs. Both are in memory just before the blocks'
 # backward begins, together with all boundaries. So if they are larger than one inside, they set the
-# peak. Move the sliders.
+# peak.
 
 # %% id="slider"
 # @title Segments with sliders, on paper: run this cell; open it to look
@@ -151,7 +154,7 @@ figure = plots.growth(
 )
 kinds = ["boundaries", "one inside", "logits and gradient"]
 figure.moving = {
-    "title": "On paper, in inputs of a block",
+    "title": "On paper, in units of a block's input",
     "params": [
         plots.slider("n", "blocks, n", 24, range(4, 129, 4)),
         plots.slider("r", "r", 4, range(1, 41)),
@@ -177,7 +180,7 @@ figure.moving = {
             "order": {"field": "part"}}},
         {"transform": [
             {"aggregate": [{"op": "argmin", "field": "peak", "as": "least"}]},
-            *plots.formulas(words="'best: ' + datum.least.s + ' in a segment, peak ' "
+            *plots.formulas(words="'best: ' + datum.least.s + ' per segment, peak ' "
                 "+ datum.least.peak + ', FLOPs +' "
                 "+ format(datum.least.more, '.0f') + ' %'")],
          "mark": {"type": "text", "x": 8, "y": 10, "align": "left",
@@ -188,8 +191,9 @@ figure.moving = {
 figure
 
 # %% [markdown] id="predict-sqrt"
-# **Predict.** Our GPT has 24 blocks. `sqrt` makes five segments of about five blocks. How many
-# times the activation memory of `per-block`, segments of one, will it need?
+# **Predict.** Our GPT has 24 blocks. The strategy `sqrt` makes five segments of about five blocks;
+# `per-block` makes segments of one. How many times as much activation memory does `sqrt` need as
+# `per-block`?
 
 # %% id="guess-sqrt"
 guess = None  # times the memory
@@ -227,7 +231,7 @@ best = {way: min(curve, key=curve.get) for way, curve in (curves | both).items()
 plain = measured("none").peak_bytes
 of_plain = {way: measured(way).peak_bytes / plain for way in ("per-block", "every-24")}
 print(f"best length, r = 1 on paper: {best['r = 1']}; counted: {best['counted']}")
-print(f"peaks, of plain: {of_plain['per-block']:.0%} with one a block, "
+print(f"peaks relative to plain: {of_plain['per-block']:.0%} per block, "
       f"{of_plain['every-24']:.0%} with one around all")  # fmt: skip
 title = "GPT of 24 blocks: single blocks hold the least, recomputed tensors included"
 figure = plots.growth(
@@ -236,25 +240,26 @@ figure = plots.growth(
 figure.mark(curve[5], None if guess is None else guess * curve[1])
 
 # %% [markdown] id="measured-read"
-# The counted curve rises like the formula's. It's higher, since the formula leaves out the logits,
-# their gradient, and temporary tensors. The last point is one checkpoint around all 24 blocks. It
-# saves nothing here: the whole inside comes back at once, for a third more arithmetic. But a script
-# that reads memory right after forward reports a success, because this model then holds next to
-# nothing.
+# The counted curve rises like the formula's. It's higher, since the formula leaves out logits and
+# temporary tensors.
+#
+# The last point is one checkpoint around all 24 blocks. It saves nothing here, and costs a third
+# more arithmetic: in backward the whole inside comes back at once. A script that reads memory
+# after forward would miss that.
 #
 # A single checkpoint does save memory in two cases:
 #
-# - The logits are large, and the checkpoint is around all blocks but not around head and loss. Then
-#   the blocks' activations and the logits are never in memory together.
-# - Your loop writes `out = model(...)` and `out.loss.backward()`, so the plain step holds
-#   `out.logits` through backward. A checkpoint that includes the loss and returns only the loss
-#   frees them. (So does `del out.logits`, at no cost.)
+# - The logits are large, and the checkpoint is around all blocks without head and loss. Then the
+#   blocks' activations and the logits are never in memory together.
+# - Your loop writes `out = model(...)` and holds `out.logits` through backward. A checkpoint around
+#   model and loss that returns only the loss frees the logits. (So does `del out.logits`, at no
+#   cost.)
 #
-# Do deeper models need segments of two, as the formula says? In the next table the unit is a
-# block's input. *Whole step* is a step's peak, weights and gradients included, with
-# `set_to_none=True`. *Gradients stay* is that peak with gradients in memory from the start, as in
-# accumulation from the second micro-batch on. The third model has few blocks, but a large
-# vocabulary.
+# Do deeper models need segments of two, as the formula says? The next table gives three peaks, in
+# units of a block's input. *Activations* leaves out weights and their gradients. *Whole step*
+# includes both, with gradients set to `None` before the step. *Gradients stay* is the same peak
+# with gradients in memory from the start, as when you accumulate over several batches. The third
+# model has few blocks, but a large vocabulary.
 
 # %% id="deeper"
 # @title Three models, two lengths: run this cell; open it to look
@@ -268,31 +273,32 @@ for name, model in models.items():
         sizes = (held, whole, stay)
         rows[name, way] = [f"{size / x.nbytes:.1f}" for size in sizes]
 columns = ["activations", "whole step", "gradients stay"]
-print(f"equal at 2 r = {2 * r:.0f} blocks")
+print(f"single blocks and pairs: equal at 2 r = {2 * r:.0f} blocks")
 pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
-# For activations the formula is right, and for the whole step too if gradients stay: single blocks
-# need less memory in the model of 24 blocks, segments of two in the model of 48. But if gradients
-# are set to `None`, single blocks need less for both models' whole step.
+# The formula is right for activations, and for the whole step if gradients stay: single blocks need
+# less memory in the model of 24 blocks, and segments of two in the model of 48. But if gradients
+# are set to `None`, single blocks give both models the lower whole-step peak.
 #
 # Why? As backward goes on, boundaries are freed and gradients are added. A block of width $h$ has
 # about $12h^2$ weights, and its boundary has $h$ elements for each token. So with fewer than $12h$
-# tokens in a micro-batch (all one dtype), the gradients grow faster than the boundaries shrink, and
-# the peak comes at the end of backward. No boundary is left then, so single blocks win, because
-# they rebuild the fewest activations at once. From $24h$ tokens on, the limit is $2r$ blocks;
-# between $12h$ and $24h$ it's higher.
+# tokens in a batch (all in one dtype), the gradients grow faster than the boundaries shrink. Then
+# the peak comes at the end of backward, when no boundary is left. Single blocks win there, because
+# they rebuild the fewest activations at once.
 #
-# In the third model the logits and their gradient are larger than the insides of two blocks, so the
-# peak comes before any segment is recomputed. There, segments of two save a few boundaries and
-# little memory. Lower the logits first: chapter 10d computes them in chunks.
+# With segments of two, each freed boundary has to outweigh two blocks' gradients, which takes $24h$
+# tokens. From there on, the formula's limit of $2r$ blocks holds.
+#
+# In the third model the logits set the peak, and segments of two save only six boundaries of it.
+# Lower the logits first: chapter 10d computes them in chunks.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
-# They help where boundaries dominate the peak: many tokens, frozen weights, or gradients that stay.
-# Measure $r$ for your block and your dtypes.
+# Segments of two help where boundaries dominate the peak: with many tokens, frozen weights, or
+# gradients that stay.
 #
 # **Predict.** A Llama block has a gated MLP: three matrices in place of two, and an elementwise
-# product of two wide tensors. What is its $r$ in pure bfloat16?
+# product of two wide tensors. What is its $r$ if the whole model is in bfloat16?
 
 # %% id="guess-llama"
 guess = None  # times the input
@@ -313,40 +319,45 @@ for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
     of_one = sum(size for part, size in inside.items() if "layers.4" in part)
     ratios[name] = of_one / (2048 * 4096 * 2)
 print(f"r = {ratios['all weights']:.1f}{beside(guess, ratios['all weights'])}")
-print(f"weights frozen, LoRA beside them: r = {ratios['LoRA']:.1f}")
+print(f"frozen weights with LoRA: r = {ratios['LoRA']:.1f}")
 
 # %% [markdown] id="modern-read"
-# Companion [06b](06b_common_advice.ipynb) has a case of $r = 1$: a chain of sines, whose memory in
-# $\sqrt n$ segments grows with the square root of the depth.
+# Llama's $r$ is larger than our block's for two reasons. Its norms, written out in Python, keep
+# three units each instead of one, and its gated MLP keeps more wide tensors. The second line is for
+# *LoRA*, which freezes the model and trains two small matrices beside each linear layer. There $r$
+# is a little lower, because a frozen norm of this kind keeps only two units (chapter 03).
+#
+# Companion [06b](06b_common_advice.ipynb) has a case of $r = 1$, where segments of $\sqrt n$ blocks
+# are best, and tests more advice.
 
 # %% id="verdicts-length"
 claims.Verdicts(
     claims.Verdict(
         "A06",
         "holds if",
-        "Every sqrt(n) layers is best where a layer keeps its input alone, not in a "
+        "Every sqrt(n) layers is best if a layer keeps only its input, not in a "
         "transformer.",
-        f"r = {r:.0f}: {sqrt_ratio:.1f} times the memory of one around each block",
+        f"r = {r:.0f}: sqrt takes {sqrt_ratio:.1f} times the memory of per-block",
         "counted",
         "measured-sqrt",
-        held=(roots, len(grid), "depths and r"),
+        held=(roots, len(grid), "pairs of n and r"),
     ),
     claims.Verdict(
         "E03",
         "holds if",
-        "The best number of segments is sqrt(n r), which is sqrt(n) for r = 1 alone.",
+        "The best number of segments is sqrt(n r), which is sqrt(n) only for r = 1.",
         f"best length: {best['r = 1']} for r = 1 on paper, {best['counted']} counted",
         "counted",
         "measured-figure",
-        held=(roots, len(grid), "depths and r"),
+        held=(roots, len(grid), "pairs of n and r"),
     ),
     claims.Verdict(
         "A07",
         "built",
-        "One around each block cuts the peak. One around the whole model does only "
-        "where the logits are large. With the loss inside it never does, unless the "
-        "loop held the logits before and now holds the loss alone.",
-        f"peak {of_plain['per-block']:.0%} of plain with one a block, "
+        "A checkpoint around each block cuts the peak. One around the whole model does "
+        "so only if the logits are large. If it includes the loss it never does, "
+        "unless the loop held the logits before, and now holds only the loss.",
+        f"peak {of_plain['per-block']:.0%} of plain with one per block, "
         f"{of_plain['every-24']:.0%} with one around all",
         "counted",
         "measured-figure",
@@ -356,11 +367,11 @@ claims.Verdicts(
 # %% [markdown] id="what-does-it-cost"
 # ## What does it cost?
 #
-# Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
-# so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The 1 is right, but it
-# means one more *forward*. A linear layer's forward is one matmul, and its backward is two, for the
-# gradients of its input and its weight. So forward is a third of a step, and one more forward adds
-# a third. Here is the count:
+# Some tutorials derive the price like this: $k$ segments recompute $n/k$ blocks each, so the
+# overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The 1 is right, but it means one
+# more *forward*, not one more step. A linear layer's forward is one matmul, and its backward is
+# two: one for the gradient of its input, one for its weight's. So forward is a third of a step.
+# Here is the count:
 
 # %% id="flops"
 plain = measured("none").flops
@@ -373,35 +384,36 @@ print(f"forward: {forward_share:.1%} of a step; in fours {adds['every-4']:.0f} %
 print(f"per-block: {adds['per-block']:.0f} % more")
 
 # %% id="flops-table"
-# @title Counted, beside what a source says: run this cell; open it to look
+# @title Counted, next to what a source says: run this cell; open it to look
 before = held_for_backward("none")
 saves = {way: 100 * (1 - held_for_backward(way) / before) for way in ways}
 said = {"per-block": "70 / 50", "every-2": "50 / 30", "sqrt": "60 / 25"}
 said["attention-only"] = "40 / 15"
 columns = {
     "memory saved, %": saves,
-    "FLOPs more, %": adds,
+    "more FLOPs, %": adds,
     "a source says, % / %": said,
 }
 pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 
 # %% [markdown] id="flops-read"
-# With long segments the price is nearly a third. (Embedding and head are not recomputed.) With one
-# block per segment it's much lower, because PyTorch stops a recomputation as soon as backward has
-# what it needs, and backward doesn't need the output of a segment's last matmul. That matmul, the
-# second half of the MLP, is a third of the arithmetic of a block's linear layers. So if every
-# segment is checkpointed, the shortest segments cost the fewest FLOPs, and for our GPT $\sqrt n$
-# loses in both memory and FLOPs. But if a block ends in dropout, or in a norm as BERT's does, its
-# last matmul has to run again.
+# The last column is a published guide's claim: memory saved, then extra time. Companion
+# [06b](06b_common_advice.ipynb) tests that guide.
+#
+# With long segments the price is nearly a third: all of forward runs again except embedding and
+# head. With one block per segment it's lower, thanks to early stop: backward doesn't need the
+# output of a segment's last matmul, so PyTorch doesn't recompute that matmul. In our block, that
+# matmul is the second half of the MLP, a third of the arithmetic of the linear layers. So the
+# shortest segments cost the fewest FLOPs, and for our GPT $\sqrt n$ loses in both memory and FLOPs.
+# But if a block ends in dropout, or in a norm as BERT's does, its last matmul has to run again.
 #
 # **The price is a third only if a layer's backward is two matmuls.** It's higher where backward is
-# one: in a frozen linear layer, whose weight needs no gradient, and in a first layer, whose input
-# (the data) needs none. Frozen layers *before* the first that trains have no backward at all. Begin
-# a segment after them, because a segment that mixes frozen and trained layers recomputes the frozen
-# ones too.
+# only one. That's so in a frozen linear layer, and in the first layer, whose input is the data.
+# Frozen layers *before* the first trained layer have no backward at all. Begin the first segment
+# after them, because a segment that mixes frozen and trained layers recomputes the frozen ones too.
 #
-# **Predict.** Llama's weights are frozen, and each linear layer has LoRA matrices. By what
-# percentage do checkpoints around every block raise a step's FLOPs?
+# **Predict.** Llama's weights are frozen, and each linear layer has LoRA's two small matrices. By
+# what percentage do checkpoints around every block raise a step's FLOPs?
 
 # %% id="guess-lora"
 guess = None  # %
@@ -431,10 +443,15 @@ print(f"GPT: +{adds['per-block']:.0f} % per block, +{adds['every-4']:.0f} % in f
       f"+{max(adds.values()):.0f} % in one segment; {seconds}")  # fmt: skip
 
 # %% [markdown] id="last-read"
+# With frozen weights, a layer's backward is about one matmul, so one more forward adds nearly half
+# a step. The measured seconds differ much more than the FLOPs: on a GPU that isn't kept busy, the
+# CPU's time decides, for launches and for the checkpoint's Python.
+#
 # The *last* segment need not be checkpointed: backward begins with it, so its inside would be
-# dropped and recomputed immediately. If you keep it, the price falls to $\frac13 (1 - \frac1k)$,
-# and on paper the peak stays the same. But a model has a head and a loss after its last block, and
-# then the kept inside is in memory together with the logits and their gradient:
+# dropped and recomputed immediately. If you keep its inside, the price of $k$ segments falls to
+# $\frac13 (1 - \frac1k)$, and on paper the peak stays the same. But a model has a head and a loss
+# after its last block. Then the kept inside is in memory together with the logits and their
+# gradient:
 
 # %% id="last-free"
 all_four = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)))
@@ -444,26 +461,26 @@ for name, run in (("all four", all_four), ("all but the last", but_the_last)):
 models["4 blocks, V = 1024"] = GPT(GPTConfig(vocab_size=1024, num_layers=4))
 for name, model in models.items():
     every, kept = (held_for_backward(w, model) for w in ("per-block", "all-but-last"))
-    print(f"{name}, head and loss too: {kept / every - 1:+.0%}")
+    print(f"{name}, with head and loss: {kept / every - 1:+.0%}")
 
 # %% [markdown] id="last-measured-read"
-# If the last block is recomputed, its inside comes back after the logits are freed. If it isn't,
-# inside and logits are in memory at once, which costs most when they are about equally large. So
-# leave the last block without a checkpoint only if you have measured that it's free.
+# If the last block is checkpointed, its inside comes back after the logits are freed. If not,
+# inside and logits are in memory at once. So measure before you leave the last block without a
+# checkpoint.
 
 # %% id="verdicts-price"
 tried = {"more arithmetic": adds | adapted}
 claims.Verdicts(
-    claims.Verdict("A05", "holds if", "Where every layer passes a gradient on, one "
-        "more forward is at most a third of a step if all weights train, at most half "
-        "if they are frozen; other layers can add more. Early stop makes it less.",
+    claims.Verdict("A05", "holds if", "If every layer passes a gradient on, one more "
+        "forward is at most a third of a step if all weights train, and at most half "
+        "if they are frozen. Other layers can add more. Early stop lowers the price.",
         f"{adds['per-block']:.0f} to {max(adds.values()):.0f} % more FLOPs, "
         f"{adapted['Llama, LoRA']:.0f} % with LoRA", "counted", "flops-lora",
         tried=tried),
-    claims.Verdict("D05", "holds if", "A third is the limit of long segments if all "
-        "weights train and no layer reads the data; with one block to a segment early "
+    claims.Verdict("D05", "holds if", "Long segments cost at most a third more if all "
+        "weights train and no layer reads the data. With one block per segment, early "
         "stop saves a good part, unless the block ends in dropout or a norm. A GPU's "
-        "seconds follow only where it is busy: else the CPU's launches decide.",
+        "seconds follow only if it's busy; otherwise the CPU's time decides.",
         f"FLOPs +{adds['per-block']:.0f} % per block, +{adds['every-24']:.0f} % in one "
         f"segment; {seconds}", "counted", "flops-lora",
         tried=tried | {"more, in practice": adds | adapted | more.to_dict()}),
@@ -476,8 +493,8 @@ claims.Verdicts(
 # %% [markdown] id="nothing-text"
 # ## Nothing kept
 #
-# Could we keep no boundary at all, only the model's input? To go backward through block 24 we run
-# blocks 1 to 24; for block 23, blocks 1 to 23, and so on.
+# Could we keep only the model's input? To go backward through block 24 we run blocks 1 to 24; for
+# block 23, blocks 1 to 23, and so on.
 #
 # **Predict.** How many block forwards do 24 blocks take in all, the first pass included?
 
@@ -485,16 +502,16 @@ claims.Verdicts(
 guess = None  # forwards
 
 # %% [markdown] id="write-nothing"
-# **Write.** The plan, as nested tuples: a number is a block that is kept when its turn comes, a
-# tuple is a segment that runs again. One block makes `(0,)`, two `((0,), 1)`, three
-# `(((0,), 1), 2)`.
+# **Write.** `nothing_kept`, which returns the plan as nested tuples. A number is a block that keeps
+# its inside when its segment runs. A tuple is a segment that keeps only its boundary, and runs
+# again. The plan for one block is `(0,)`, for two `((0,), 1)`, for three `(((0,), 1), 2)`.
 
 
 # %% id="nothing-kept-plan"
 def nothing_kept(num_blocks):
-    """Plan of two parts: a segment, and the last block. The segment is planned alike.
+    """Return a plan of two parts: a segment, planned in the same way; the last block.
 
-    For two blocks that is `((0,), 1)`.
+    For two blocks that's `((0,), 1)`.
     """
     ### BEGIN SOLUTION
     if num_blocks == 1:
@@ -509,22 +526,20 @@ def nothing_kept(num_blocks):
 def nothing_is_kept():
     for num_blocks, plan in ((1, "(0,)"), (2, "((0,), 1)"), (3, "(((0,), 1), 2)")):
         seen = nothing_kept(num_blocks)
-        assert repr(seen) == plan, f"{num_blocks} blocks make {plan}, and not {seen!r}."
+        assert repr(seen) == plan, f"{num_blocks} blocks make {plan}, not {seen!r}."
     runs = sum(planning.Plan((block,) * 24, nothing_kept(24)).forward_executions)
-    assert runs == 24 * 25 // 2, (
-        f"24 blocks run {runs} times, and not 1 + 2 + ... + 24."
-    )
+    assert runs == 24 * 25 // 2, f"24 blocks run {runs} times, not 1 + 2 + ... + 24."
 
 
 # %% id="nothing-kept"
 lazy = planning.Plan((block,) * 24, nothing_kept(24))
 runs = sum(lazy.forward_executions)
-print(f"{runs} forwards of 24 blocks, {runs / 24:.1f} of each; peak {lazy.peak_bytes} "
+print(f"{runs} forwards of 24 blocks, {runs / 24:.1f} each; peak {lazy.peak_bytes} "
       f"units{beside(guess, runs)}")  # fmt: skip
 
 # %% [markdown] id="nothing-read"
-# The count is $n(n + 1)/2$: it grows with the square of the depth. A few boundaries in the right
-# places avoid most of these forwards, and chapter 06c finds them.
+# The count is $n(n + 1)/2$: it grows with the square of the depth. A few boundaries avoid most of
+# these forwards, and chapter 06c finds the best ones.
 
 # %% id="verdicts-nothing"
 claims.Verdicts(
@@ -532,7 +547,7 @@ claims.Verdicts(
         "B06",
         "holds",
         "With nothing kept, the number of forwards grows with the square of the depth.",
-        f"{runs} forwards of 24 blocks, {runs / 24:.1f} of each",
+        f"{runs} forwards of 24 blocks, {runs / 24:.1f} each",
         "counted",
         "nothing-kept",
     ),
@@ -541,13 +556,13 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** There are 96 blocks with $r = 6$. How many blocks should a segment have, and what does the
-# model hold then, in units of a block's input?
+# **1.** There are 96 blocks with $r = 6$. How many blocks should a segment have, and how much is
+# then held for backward, in units of a block's input?
 #
 # <details><summary>Answer</summary>
 #
-# $s^* = \sqrt{96/6} = 4$. There are 24 boundaries, and an inside of $6 \cdot 4 = 24$ units: 48 in
-# all, $2\sqrt{96 \cdot 6}$.
+# $s^* = \sqrt{96/6} = 4$. There are 24 boundaries, and an inside of $6 \cdot 4 = 24$ units. That's
+# 48 in all, as $2\sqrt{96 \cdot 6}$ says.
 # </details>
 #
 # **2.** There are 48 blocks with $r = 12$. Which needs less memory: a checkpoint around each block,
@@ -559,8 +574,8 @@ claims.Verdicts(
 # than $2r$.
 # </details>
 #
-# **3.** Of 24 blocks, all but the last are checkpointed, and nothing stops early. By what
-# percentage do the FLOPs of the blocks rise?
+# **3.** A model has 24 blocks. You checkpoint each block except the last, without early stop. By
+# what percentage do the blocks' FLOPs rise?
 #
 # <details><summary>Answer</summary>
 #
@@ -579,5 +594,4 @@ claims.Verdicts(
 # | what lowers the price | early stop (short segments); a kept last segment (small head) |
 # | nothing kept | a quadratic number of forwards |
 #
-# Companion [06b](06b_common_advice.ipynb) shows where $\sqrt n$ is right, and tests more advice.
 # Chapter 06c, `06c_planned_schedules`, plans unequal stages.
