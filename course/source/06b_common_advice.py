@@ -2,12 +2,7 @@
 # # Common advice
 #
 # This companion of chapters 03, 04 and 06 is optional: no lab and no later chapter needs it. It
-# tests what people say and copy:
-#
-# 1. a loop that many tutorials use, and that trains with wrong gradients;
-# 2. a hand-set seed, which turns dropout into a smaller model;
-# 3. the $\sqrt n$ rule, where it is right;
-# 4. six more pieces of advice, each compared with what we find.
+# tests advice and code that people copy.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -33,7 +28,7 @@ from tutorial_lib.instruments.training import Recipe
 # ## A bug in many tutorials
 #
 # Segments are often written by hand, as a loop that wraps each part of the model in a function. The
-# usual code, below, runs, and its loss is finite and falls.
+# usual code is below. It runs, and when you train with it the loss falls.
 #
 # **Predict.** There are eight layers in two segments. How many layers get a wrong gradient?
 
@@ -73,12 +68,11 @@ print(f"{unbound.count(False)} wrong{beside(guess, unbound.count(False))}: {unbo
 
 # %% [markdown] id="late-binding-read"
 # The gradients of the first four layers are wrong, because `run` looks up the name `segment` when
-# it is called. In forward it finds its own segment. But when backward calls it again, the loop has
-# ended, and `segment` is the *last* one. So every recomputation runs the last segment, and the
-# first layers' backward gets that segment's tensors. PyTorch cannot notice, since both segments
-# have equal shapes.
+# it is called. In forward, `run` finds its own segment. But when backward calls `run` again, the
+# loop has ended, and `segment` is the *last* segment. So the first layers' backward gets the last
+# segment's tensors. PyTorch can't notice, since both segments save tensors of the same shapes.
 #
-# The fix is to pass the segment as an argument, which binds it at the call.
+# The fix is to pass the segment itself to `checkpoint`. Then no name is looked up later.
 
 
 # %% id="bound"
@@ -99,7 +93,7 @@ claims.Verdicts(
     claims.Verdict(
         "E05",
         "built",
-        "Right only if each segment is bound as an argument when the loop passes.",
+        "Right only if the loop binds each segment as an argument.",
         f"{wrong}; bound: {all(bound)}",
         "computed",
         "bound",
@@ -110,12 +104,12 @@ claims.Verdicts(
 # ## "Dropout inside a checkpoint is wrong: set a seed by hand"
 #
 # In this recipe each block calls `torch.manual_seed` itself, so that both of its runs draw the same
-# mask. PyTorch's `checkpoint` restores the random state anyway, but does the recipe do harm? We
-# train a model of four blocks for four steps, and count the distinct dropout masks. After each step
-# we also draw one random number, as a data loader would to choose the next batch.
+# mask. PyTorch's `checkpoint` restores the random state anyway, but does the recipe do harm? We run
+# four steps of a model of four blocks, and count the distinct dropout masks in the MLPs. After each
+# step we also draw one random number, as a data loader would.
 #
-# **Predict.** With the random state restored there are 16 distinct masks. How many are there with a
-# hand-set seed?
+# **Predict.** With the random state restored there are 16 distinct masks, one for each block in
+# each step. How many are there with a hand-set seed?
 
 # %% id="guess-masks"
 guess = None  # masks
@@ -156,10 +150,12 @@ pd.DataFrame(seeded).T
 
 # %% [markdown] id="seed-read"
 # With a hand-set seed, the same units of every block are dropped in every step. That isn't dropout:
-# it's a smaller model. And whatever is drawn after a step, the next batch included, is the same
-# after each step. If the block itself sets the seed, gradients with and without the checkpoint are
-# equal, since both draw the same masks. A comparison with a model that sets no seed does find the
-# mistake: gradients and loss differ.
+# it's a smaller model. And the number drawn after a step, which could choose the next batch, is
+# always the same.
+#
+# A comparison with and without the checkpoint doesn't show this mistake: the block sets its seed in
+# both cases, so the gradients are equal. Compare with a model that sets no seed. Then gradients and
+# loss differ.
 
 # %% id="verdicts-seed"
 claims.Verdicts(
@@ -179,8 +175,10 @@ claims.Verdicts(
 # ## "Put a checkpoint every $\sqrt n$ layers"
 #
 # Chapter 06 finds this advice wrong for a transformer, whose block keeps $r = 16$ times its input.
-# A chain of sines has $r = 1$: each sine keeps its input and nothing else. How does its memory grow
-# with the depth?
+# A chain of sines has $r = 1$: each sine keeps its input and nothing else. How does memory grow
+# with depth in such a chain, in a chain of layers with $r = 4$, and in a chain of transformer
+# blocks? The first table gives the exponent: 1 means proportional to the depth, 0.5 to its square
+# root.
 
 # %% id="sines"
 wave = torch.randn(256, 32, requires_grad=True)
@@ -218,7 +216,7 @@ for way, cuts in ways.items():
         slopes[way, name], needed[way, name] = math.log(many / few, 16), many
 claimed = {"none": 1, "sqrt": 0.5, "one segment a layer": 0.5}
 as_claimed = [abs(slope - claimed[way]) < 0.1 for (way, _), slope in slopes.items()]
-columns = {"to the power of": slopes, "units of the deepest": needed}
+columns = {"to the power of": slopes, "units, deepest chain": needed}
 pd.DataFrame(columns).round(2).rename_axis(
     ["segments", "layers; memory grows like depth"]
 )
@@ -229,16 +227,18 @@ by_length = pd.DataFrame({s: in_a_chain(torch.sin, 64, 64 // s) for s in lengths
 by_length.rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
-# The sources are right about growth: memory grows with the depth without checkpoints, and roughly
-# with its square root in $\sqrt n$ segments, whatever a layer keeps. Libraries use one segment per
-# layer instead, where each layer adds one unit, so in the end growth is linear. But as long as the
-# model is shallow, most of the memory is one layer's inside. So with a transformer's $r = 16$, at
-# the depths of real models, memory in one-layer segments also grows roughly like the square root,
-# and $\sqrt n$ segments need more.
+# With $\sqrt n$ segments, memory grows much more slowly, whatever a layer keeps: the exponent is
+# near 0.5. Without checkpoints it's near 1.
 #
-# For 64 sines, the sources are also right about the best length, $\sqrt{64} = 8$: shorter and
-# longer segments both need more. The number of forwards falls with the length, because the last
-# segment runs only once.
+# Libraries use one segment per layer instead. Then each layer adds only its input, one unit. In a
+# very deep model these inputs are most of the memory, so memory is proportional to the depth. In a
+# shallower model most of the memory is one layer's inside, which doesn't grow. Transformer blocks
+# ($r = 16$) at real depths are in between: their exponent is also near 0.5, and they need less
+# memory than with $\sqrt n$ segments.
+#
+# For 64 sines, the advice is right about the best length, $\sqrt{64} = 8$ (second table).
+# Longer segments take fewer forwards, because the last segment isn't checkpointed, and so runs only
+# once.
 
 # %% id="verdicts-depth"
 each, (_, deep, real) = "one segment a layer", chains
@@ -246,12 +246,12 @@ claims.Verdicts(
     claims.Verdict(
         "A03",
         "holds if",
-        "Memory grows with the depth; with about its root if there are sqrt(n) "
-        "segments. One segment a layer is linear in the end; at the depths of real "
-        "transformers it grows about like the root, too, and needs less memory.",
+        "Memory grows with the depth, or roughly with its square root in sqrt(n) "
+        "segments. With one segment per layer it grows linearly in the end, but about "
+        "like the root at the depths of real transformers, where it's also smaller.",
         f"depth to the power of {slopes['none', deep]:.2f}, sqrt "
-        f"{slopes['sqrt', deep]:.2f}, one a layer {slopes[each, deep]:.2f}; {real}: "
-        f"sqrt {slopes['sqrt', real]:.2f}, one a layer {slopes[each, real]:.2f}, with "
+        f"{slopes['sqrt', deep]:.2f}, per layer {slopes[each, deep]:.2f}; {real}: "
+        f"sqrt {slopes['sqrt', real]:.2f}, per layer {slopes[each, real]:.2f}, with "
         f"{needed['sqrt', real]} and {needed[each, real]} units",
         "counted",
         "sines-depth",
@@ -265,11 +265,11 @@ claims.Verdicts(
     claims.Verdict(
         "A14",
         "partly",
-        "More checkpoints need more memory above the best number, and less below it; "
-        "recomputation is at most one forward, a little less where early stop spares a "
+        "Above the best number, more checkpoints need more memory; below it, less. "
+        "Recomputation is at most one forward, a little less where early stop saves a "
         "matmul.",
         f"64 sines: {units[1]}, {units[8]}, {units[32]} units and {forwards[1]}, "
-        f"{forwards[8]}, {forwards[32]} forwards at segments of 1, 8, 32",
+        f"{forwards[8]}, {forwards[32]} forwards in segments of 1, 8, 32",
         "counted",
         "sines-length",
     ),
@@ -278,7 +278,8 @@ claims.Verdicts(
 # %% [markdown] id="equal-text"
 # ## Must segments be equally long?
 #
-# On paper, we try all 512 ways to cut ten blocks. A block keeps $r$ times its input.
+# On paper, we try all 512 ways to cut ten blocks into segments, and look for the lowest peak. A
+# block keeps $r$ times its input.
 
 # %% id="all-cuts"
 stage = partial(planning.Stage, forward_seconds=1, backward_seconds=2, input_bytes=1)
@@ -306,17 +307,17 @@ for ratio in (1, 4, 16):
 pd.DataFrame(best_cuts).T
 
 # %% [markdown] id="seconds-text"
-# With a small $r$, the best segments get shorter from first to last: an earlier segment goes
-# backward later, when fewer boundaries wait, so it may be longer. With a large $r$, nearly equal
-# lengths are as good as the best. (The last column is the smallest peak with such lengths.)
+# The last column is the lowest peak with nearly equal lengths. With a large $r$, that's as low as
+# the best. With a small $r$, the best segments get shorter from first to last: an earlier segment
+# goes backward later, when fewer boundaries wait, so it may be longer.
 #
 # ## Is it a third slower?
 #
 # A third more FLOPs need not be a third more time. If a step waits for a slow data loader, the
 # extra time is less. If it waits for Python to launch kernels, the extra time can be far more,
-# since every launch of the forward is repeated (10b has times from two GPUs). Here, blocks of width
-# 512 keep a CPU busy with matmuls. We run pairs of steps in turn and take the median ratio, which
-# depends on your machine.
+# because Python launches the whole forward again and runs the checkpoint's own code (10b). Here,
+# blocks of width 512 keep a CPU busy with matmuls. We time pairs of steps, with and without
+# checkpoints, and take the median ratio.
 
 # %% id="seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -334,13 +335,15 @@ def seconds(strategy):
 seconds("per-block")  # to warm up
 pairs = [(seconds("per-block"), seconds("none")) for _ in range(3)]
 ratio = statistics.median(frugal / plain for frugal, plain in pairs)
-f"per-block: {ratio - 1:+.0%} of the time"
+f"per-block: {ratio - 1:+.0%} time"
 
 # %% [markdown] id="folklore-text"
 # ## Does it help shallow networks?
 #
-# "It does little for shallow networks," says a source. Here is how much of a step's peak
-# (weights, gradients and optimizer included) `per-block` saves, for GPTs of growing depth.
+# A source says that checkpointing "does little for shallow networks". For GPTs of growing depth,
+# the table shows how much of a step's peak you save with a checkpoint around each block. (The
+# library calls this strategy `per-block`.) The peak includes weights, gradients and optimizer
+# states.
 
 
 # %% id="shallow"
@@ -366,16 +369,15 @@ pd.DataFrame({"saved of the peak": shallow}).T
 
 # %% [markdown] id="shallow-read"
 # With one block, checkpointing saves next to nothing here, because the block's whole inside comes
-# back. (With large logits it would save, since the inside isn't in memory while the logits are.)
-# From two blocks on it saves memory. How much depends on the number of blocks, and on how much of
-# the peak was activations.
+# back. From two blocks on it saves memory. How much depends on the number of blocks, and on the
+# activations' share of the peak.
 #
 # ## Which layers?
 #
-# "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." On paper, we
-# checkpoint half of a model's blocks, chosen in four ways, in four models: 32 equal blocks, four
-# equal blocks, 32 blocks with large gradients, and 32 blocks whose middle half works at half the
-# resolution, as in a U-Net.
+# "Checkpoint only the first and the last 8 of 32 layers," says another source: these have "the
+# highest leverage". On paper, we checkpoint half of a model's blocks, chosen in four ways, and
+# compare the peaks. We try four models: 32 equal blocks, four equal blocks, 32 blocks with large
+# gradients, and 32 blocks whose middle half works at half the resolution, as in a U-Net.
 
 # %% id="which-sixteen"
 few = (stage(saved_bytes=16),) * 4
@@ -403,13 +405,14 @@ least = half.drop("first and last quarter").min() > half.loc["first and last qua
 half
 
 # %% [markdown] id="which-sixteen-read"
-# All four choices run half of the blocks again, so they take the same time. Of 32 equal blocks it
-# hardly matters *which* half you choose. The peak comes when backward begins, and if the last block
-# is recomputed then, its inside adds to the peak. So the two choices that leave the last block
-# alone, the first half and every second block, are a little better. In a model of four blocks
-# they're much better, because one inside is a larger part of the peak. With large gradients the
-# first half is best. The advice is right only if the first and the last blocks are the largest, as
-# in a U-Net. There it's by far the best choice.
+# All four choices recompute half of the blocks. With 32 equal blocks it hardly matters *which* half
+# you choose. Two choices are a little better, the first half and every second block, because they
+# don't checkpoint the last block. The peak comes when backward begins. If the last block is
+# recomputed then, its inside is in memory on top of everything else. In a model of four blocks
+# these two choices are much better, because one inside is a larger part of the peak.
+#
+# With large gradients the first half is best. The advice is right only if the first and the last
+# blocks are the largest, as in a U-Net.
 
 # %% id="verdicts"
 peaks = sixteen.values()
@@ -426,11 +429,11 @@ claims.Verdicts(
     claims.Verdict(
         "D13",
         "holds if",
-        "True only if the first and last blocks are the largest, as in a U-Net. Of 32 "
-        "equal layers it hardly matters which sixteen are checkpointed. Of few, or "
-        "with large gradients, the first half is best or as good, and not the ends.",
+        "True only if the first and last blocks are the largest, as in a U-Net. With "
+        "32 equal layers, it hardly matters which sixteen you checkpoint. With few, or "
+        "with large gradients, the first half is best or tied for it, not the ends.",
         f"peaks of four choices between {min(peaks)} and {max(peaks)}; first half and "
-        f"ends of a U-Net: {half['U-Net']['first half']} and "
+        f"ends of the U-Net: {half['U-Net']['first half']} and "
         f"{half['U-Net']['first and last quarter']}, of few blocks: "
         f"{half['peak of 4']['first half']} and "
         f"{half['peak of 4']['first and last quarter']}",
@@ -444,7 +447,7 @@ claims.Verdicts(
 # ## Which layers keep most?
 #
 # A published table ranks layers by activation memory: self-attention and cross-attention high,
-# feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
+# feed-forward and convolution medium, norms low. We test it on GPT-2 and the U-Net of Stable
 # Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels. The table shows each layer
 # type's percentage of the kept bytes.
 
@@ -490,19 +493,18 @@ fused, eager = shares.loc["self-attention"].iloc[:2]
 shares.sort_values("GPT-2, eager", ascending=False)
 
 # %% [markdown] id="pairs-text"
-# (In GPT-2, `other` is the loss over its vocabulary of 50,257.) The published ranking is right for
-# *eager self-attention* only. With fused kernels, today's default, feed-forward comes first in both
-# models, and the U-Net's "low" norms keep more bytes than self-attention. Cross-attention is never
-# high here, because thousands of pixels attend to only 77 tokens. So "checkpoint attention first"
-# is a rule for one kernel.
+# The published ranking is right for *eager self-attention* only. With fused kernels, today's
+# default, feed-forward comes first in both models, and the U-Net's "low" norms keep more bytes than
+# self-attention. Cross-attention is never high here, because thousands of pixels attend to only 77
+# tokens. So "checkpoint attention first" is a rule for eager attention.
 
 # %% id="verdicts-kinds"
 claims.Verdicts(
     claims.Verdict(
         "E11",
         "partly",
-        "Eager self-attention ranks high; fused, it does not. Cross-attention never "
-        "does.",
+        "Self-attention ranks high if it's eager, but not if it's fused. "
+        "Cross-attention never ranks high.",
         f"self-attention {eager} % eager, {fused} % fused",
         "predicted",
         "kinds-shares",
@@ -514,12 +516,13 @@ claims.Verdicts(
 # ## How much does it save?
 #
 # Sources say "50 to 80 % of the activations", or "4 to 8 times less activation memory". We take
-# chapter 10's predictions for published models (with CUDA's kernels), each recipe with and without
-# `per-block`, and compare three numbers:
+# predictions for published models, with CUDA's kernels (chapter 10 makes them). A *recipe* is a
+# model with its batch, dtype and attention. A *pair* is one recipe without and with `per-block`. We
+# compare three numbers:
 #
-# - *activations*: the most bytes held at once, recomputed ones included;
+# - *activations*: the most activation bytes held at once, recomputed ones included;
 # - *pass*: what forward and backward add, including gradients, which no checkpoint frees;
-# - *peak*: the whole step's.
+# - *peak*: the peak of the whole step.
 #
 # **Predict.** What percentage of these pairs save 50 to 80 % of their activations?
 
@@ -560,8 +563,8 @@ ranges.columns = ["least", "a quarter", "median", "three quarters", "most"]
 ranges.map("{:.0%}".format)
 
 # %% [markdown] id="pairs-table-text"
-# Here is each model at its largest batch, with fused attention. If several recipes have that batch,
-# we take the one with the largest peak (usually float32).
+# The next table shows each model at its largest batch, with fused attention. If several recipes
+# have that batch, we take the recipe with the largest peak.
 
 # %% id="pairs-table"
 without_eager = pairs[~pairs.index.get_level_values("recipe").str.contains("eager")]
@@ -576,13 +579,21 @@ pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="pairs-read"
 # Both published ranges are right for some models. What a checkpoint saves depends on model, batch
-# and attention kernel, and on what you take the percentage *of*. In a small batch, most of what a
+# and attention kernel, and on what you take the percentage *of*. With a small batch, most of what a
 # pass adds is gradients, so even 90 % fewer activations may hardly lower the peak.
 #
-# Another published table, for no particular model, says that single blocks save 70 % for 50 % more
-# time, segments of two 50 % for 30 %, attention only 40 % for 15 %, and $\sqrt L$ segments 60 % for
-# 25 %. Three of these *savings* are right for some pair above, but segments of two save more than
-# 50 % in every pair. The prices can be counted: here they are for eight blocks.
+# Another published table names no model:
+#
+# | strategy | saves | for more time |
+# |---|---|---|
+# | every block | 70 % | 50 % |
+# | segments of two | 50 % | 30 % |
+# | attention only | 40 % | 15 % |
+# | $\sqrt L$ segments | 60 % | 25 % |
+#
+# Three of these savings are right for at least one recipe. But segments of two save more than 50 %
+# in every recipe that we tried. We can also count what each strategy costs, here for our GPT of
+# eight blocks.
 
 # %% id="strategies"
 strategies = {"every block": "per-block", "every 2": "every-2"}
@@ -612,16 +623,16 @@ pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="strategies-read"
 # The three strategies that recompute every block add nearly the same arithmetic, at most a third of
-# a step. So arithmetic can't explain 50, 30 and 25 % for one model. (Waiting can: in 10b, some
-# steps that keep a GPU busy have to wait for the CPU once they are checkpointed.)
+# a step. So arithmetic can't explain why that table has 50, 30 and 25 % more time for one model. A
+# GPU that waits for the CPU can explain it (companion 10b).
 
 # %% id="verdicts-pairs"
 claims.Verdicts(
     claims.Verdict(
         "D10",
         "holds if",
-        "Coarser segments keep fewer boundaries and a larger inside; they recompute "
-        "more where early stop spares each segment's last matmul.",
+        "Coarser segments keep fewer boundaries but a larger inside. They recompute "
+        "more where early stop skips each segment's last matmul.",
         f"{units[8]} units at 8 and {units[32]} at 32; every block "
         f"+{price['per-block']:.1f} %, every 2 +{price['every-2']:.1f} %",
         "counted",
@@ -635,9 +646,9 @@ claims.Verdicts(
     claims.Verdict(
         "A04",
         "holds if",
-        "Most models save more of their activations. The range rather describes what "
-        "is saved of all that a pass adds, gradients included.",
-        f"{in_range.sum()} of {len(pairs)}, {shares.min():.0%} to {shares.max():.0%}",
+        "Most models save more of their activations. The range better describes what "
+        "is saved of everything that a pass adds, gradients included.",
+        f"{in_range.sum()} of {len(pairs)}; {shares.min():.0%} to {shares.max():.0%}",
         "predicted",
         "pairs-share",
         device="CUDA kernels",
@@ -646,8 +657,8 @@ claims.Verdicts(
     claims.Verdict(
         "D14",
         "holds if",
-        "The factor depends on model, batch and kernel: many models save more, and one "
-        "with few blocks or a recurrent one saves nearly nothing.",
+        "The factor depends on model, batch and kernel: many models save more, but one "
+        "with few blocks, or a recurrent one, saves next to nothing.",
         f"at most {1 / (1 - shares.max()):.1f} times less; at the largest batch with "
         f"fused attention {factors.min():.1f} to {factors.max():.1f} times",
         "predicted",
@@ -658,8 +669,8 @@ claims.Verdicts(
     claims.Verdict(
         "E12",
         "partly",
-        "Three of four savings are true of some model and kernel; the prices are not "
-        "those of one model: at most a third of the FLOPs if all weights train.",
+        "Three of the four savings are true for some model and kernel. The prices fit "
+        "no single model: FLOPs rise by at most a third if all weights train.",
         ", ".join(f"{name} +{price[way]:.1f} %" for name, way in strategies.items()),
         "predicted",
         "strategies-table",
