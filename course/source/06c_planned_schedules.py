@@ -3,8 +3,7 @@
 #
 # Chapter 06 cut a chain of equal blocks into equal segments. That's no longer best if there's no
 # room for all boundaries, or if the blocks differ. In this chapter you write a planner of a dozen
-# lines, with chapter 06's rules as special cases. It finds the best of all schedules that hold each
-# boundary until its backward. (Without that condition, the problem is NP-hard.)
+# lines. It finds the best of all schedules that hold each boundary until its block's backward.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -40,33 +39,35 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # %% [markdown] id="puzzle-text"
 # ## A puzzle
 #
-# There are twelve blocks, 0 to 11, and three **slots**. A slot holds a boundary, the input of one
-# block; one slot always holds block 0's. Backward goes from block 11 to block 0. Before a block's
-# backward, forward runs up to it from the nearest boundary.
+# There are twelve blocks, 0 to 11. Backward goes from block 11 to block 0, and there's memory for
+# only three boundaries, in three **slots**. (A boundary is the input of one block.) One slot always
+# holds block 0's input; the other two are yours. Before a block's backward, forward runs again up
+# to that block, from the nearest boundary. The goal is to need few block forwards.
 #
-# Your list names the blocks whose inputs you want to keep, most important first. Each run stores
-# the listed inputs that it passes, in the list's order, while slots are free. After a block's own
-# backward, its slot is free again.
+# Your list names the blocks whose inputs you want to keep, most important first. When forward runs
+# past listed blocks, it stores their inputs in the free slots. If it passes more listed blocks than
+# there are free slots, it stores only the most important ones. After a block's own backward, its
+# slot is free again.
 #
 # **Move the sliders**, one for each entry of the list. (Where you see no sliders, edit the list in
-# the cell and run it again.) Get below 45 forwards, first pass included. The best list takes 33; if
-# you haven't found it after five minutes, read on.
+# the cell and run it again.) Get below 45 block forwards, the 12 of the first pass included. The
+# best list takes 33. If you don't find it in five minutes, read on.
 
 # %% id="puzzle"
 # @title The puzzle with sliders: run this cell; open it to edit the list
 figures.boundary_puzzle([6])
 
 # %% [markdown] id="puzzle-read"
-# A column is one run: it goes up from the nearest boundary to the block whose backward comes next.
-# A tall staircase means that a boundary is missing.
+# In the figure, a column is one run, from the nearest boundary up to the block whose backward comes
+# next. A tall staircase means that a boundary is missing.
 #
 # <details><summary>One of the best lists</summary>
 #
-# `[4, 8, 1, 2, 5]`. Two boundaries for the first pass get you to 38 at best. The other three
-# entries use slots that backward has freed.
+# `[4, 8, 1, 2, 5]`. The first two entries fill the free slots in the first pass. With only two
+# entries you get to 38 at best. The other three use slots that backward has freed.
 # </details>
 #
-# How would a program find that list? It needs only one decision for each block: keep or drop.
+# A program can find that list with only one decision for each block: keep or drop.
 #
 # ## Keep or drop
 #
@@ -74,9 +75,10 @@ figures.boundary_puzzle([6])
 # `inputs[i]` units of memory. If the block is *kept*, the tensors for its backward take `saved[i]`
 # units, its output included. The first block's input is in memory anyway.
 #
-# A schedule begins in one of two ways: it keeps block 0, or it drops a segment from block 0 on,
-# which ends before the last block. Here are three examples for blocks 0 to 11, with the memory as a
-# bar:
+# The *room* is the memory that a schedule may use. A schedule begins in one of two ways. It keeps
+# block 0, or it drops a segment that begins at block 0 and ends before the last block. Here are
+# three examples for blocks 0 to 11. Each bar is the room: first what is held, then what is left for
+# the next blocks.
 #
 # ```text
 # keep 0        | saved[0]  | best of 1 to 11 |
@@ -84,10 +86,11 @@ figures.boundary_puzzle([6])
 # drop 0 to 8   | inputs[9] | best of 9 to 11 |  then  | best of 0 to 8 |
 # ```
 #
-# What is held reduces the room of the later blocks. When they are done, a dropped segment has the
-# whole room: each of its blocks runs forward once more, and some may run yet again. So each way
-# asks the same question about shorter parts, and the cheapest way is the answer. That's the
-# recursion of Beaumont et al. (2019). `@cache` stores each answer, because the same parts recur.
+# When the later blocks are done, a dropped segment has the whole room. Each of its blocks runs
+# forward once more, and some may run yet again. The *cost* of a schedule is the sum of `forward`
+# over all such runs. So the cost of each way follows from the costs of the cheapest schedules of
+# shorter parts. That's the recursion of Beaumont et al. (2019). `@cache` stores each answer,
+# because the same parts recur.
 #
 # A schedule has chapter 06's form: a number is a block that's kept, a tuple is a segment that runs
 # again, with its own schedule inside. `((0,), 1)` drops block 0 and keeps block 1.
@@ -98,13 +101,13 @@ figures.boundary_puzzle([6])
 
 
 # %% id="chain"
-block = planning.Stage(  # of the checks below
+block = planning.Stage(  # for the checks below
     forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5
 )
 
 
 class Chain(NamedTuple):
-    forward: tuple  # what each block's forward takes
+    forward: tuple  # cost of each block's forward
     inputs: tuple  # units of memory of its input
     saved: tuple  # units of memory if it is kept
 
@@ -112,12 +115,12 @@ class Chain(NamedTuple):
 # %% id="best"
 @cache
 def best(chain, start, end, room):
-    """The cheapest way to go backward from block `end` to block `start`.
+    """Find the cheapest way to go backward from block `end` to block `start`.
 
     Returns:
-        What runs again, the sum of `forward` over all blocks that do, as often as they
-        do; and a schedule of these blocks. If the room is negative, or no schedule
-        fits, that's `(math.inf, ())`; without blocks (`start > end`), `(0, ())`.
+        The cost, `forward` summed over all blocks that run again, once for each rerun;
+        and a schedule of these blocks. If the room is negative, or no schedule fits,
+        that's `(math.inf, ())`; without blocks (`start > end`), `(0, ())`.
     """
     ### BEGIN SOLUTION
     if room < 0:
@@ -154,7 +157,7 @@ def best_is_the_least():
         (Chain((1, 1), (9, 1), (4, 4)), 5, 1, "Only inputs[split] is held, here 1"),
     ):
         seen, _ = best(chain, 0, 1, room)
-        assert seen == needed, f"{why}: {needed} must run again, and you have {seen}."
+        assert seen == needed, f"{why}: {needed} must run again, but you have {seen}."
     for saved in ((4, 4), (2, 9, 4, 4, 7, 3), (6, 5, 4, 3, 2, 2), (3,) * 9, (7,) * 12):
         ones, last = (1,) * len(saved), len(saved) - 1
         stages = tuple(replace(block, saved_bytes=units) for units in saved)
@@ -165,7 +168,7 @@ def best_is_the_least():
             seen, tree = best(Chain(ones, ones, saved), 0, last, room)
             where = f"Blocks that save {saved}, room {room}"
             assert seen == needed, (
-                f"{where}: {needed} forwards again are enough, and you have {seen}."
+                f"{where}: {needed} extra forwards are enough, but you have {seen}."
             )
             yours = planning.Plan(stages, tree)
             assert yours.peak_bytes - 2 <= room, (
@@ -173,7 +176,7 @@ def best_is_the_least():
             )
             runs = sum(yours.forward_executions) - len(saved)
             assert runs == seen, (
-                f"{where}: {tree} runs {runs} forwards again, and you say {seen}."
+                f"{where}: {tree} runs {runs} forwards again, but you say {seen}."
             )
 
 
@@ -181,8 +184,10 @@ def best_is_the_least():
 # ## The rules are special cases
 #
 # Chapter 06's rules cut equal segments and keep the last one, so they need room for the boundaries
-# and one inside. Below are three of them beside your plans: fours, for twelve blocks with $r = 5$;
-# $\sqrt n$, for sixteen blocks with $r = 1$; and every block, for 24 blocks with $r = 16$.
+# and one inside. The table compares your plans with three rules: segments of four (twelve blocks,
+# $r = 5$), $\sqrt n$ (sixteen blocks, $r = 1$), and every block (24 blocks, $r = 16$). The column
+# `yours` is how many forwards your plan runs again in the rule's room. The last column is the least
+# room in which your plan needs no more of them than the rule.
 
 
 # %% id="rules"
@@ -204,7 +209,7 @@ def beside_yours(num_blocks, saved, length):
     return room, runs, best(*whole, room)[0], least
 
 
-columns = ["room", "rule runs again", "yours", "least room for the rule's"]
+columns = ["room", "rule runs again", "yours", "least room for the rule's reruns"]
 rules = {
     "12 blocks in fours": (12, 5, 4),
     "sqrt(16)": (16, 1, 4),
@@ -214,21 +219,21 @@ rows = {name: beside_yours(*sizes) for name, sizes in rules.items()}
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] id="rules-read"
-# - *In fours*: nothing better exists, in room or in forwards.
+# - *In fours*: your plan can't improve on the rule, in room or in forwards.
 # - $\sqrt n$: you save one forward, because keeping a block with $r = 1$ takes no more than keeping
 #   its boundary.
-# - *Every block*: the same number of forwards fits in less room. The first segments run again when
-#   few boundaries are left, so they can be longer.
+# - *Every block*: your plan needs less room for the same number of forwards. The first segments run
+#   again when few boundaries are left, so they can be longer.
 #
-# Revolve (Griewank and Walther, 2000) solves the puzzle: only one block's inside fits at a time,
-# and there are $c$ slots. If each block runs *again* at most $t$ times, it can do at most
-# $\binom{c+t}{c}$ blocks. For $n$ blocks, take the smallest $t$ that is enough: they need
-# $n + t\,n - \binom{c+t}{c+1}$ forwards.
+# Revolve (Griewank and Walther, 2000) is an algorithm for the puzzle with $c$ slots, where only one
+# block's inside fits at a time. If each block may run *again* at most $t$ times, Revolve can handle
+# up to $\binom{c+t}{c}$ blocks. For $n$ blocks, take the smallest $t$ that is enough. Revolve then
+# needs $n + t\,n - \binom{c+t}{c+1}$ forwards in all.
 
 
 # %% id="revolve"
 def one_inside_at_a_time(num_blocks, slots):
-    """Your plan with room for one inside, its block's input, and `slots - 1` more."""
+    """Make your plan with room for one inside and `slots` inputs, its own included."""
     large = slots + 3  # so that a second inside never fits
     return best(equal_blocks(num_blocks, large), 0, num_blocks - 1, slots + large)
 
@@ -239,7 +244,7 @@ print(f"the puzzle: {12 + one_inside_at_a_time(12, 3)[0]} forwards")
 # %% id="revolve-formula"
 # @title 24 blocks by your planner and by the formula: run this cell; open it to look
 def binomial(num_blocks, slots):
-    """Fewest forwards with `slots` boundaries at a time, by the formula."""
+    """Return the fewest forwards with `slots` boundaries at a time, by the formula."""
     times = next(t for t in count() if math.comb(slots + t, slots) >= num_blocks)
     return num_blocks + times * num_blocks - math.comb(slots + times, slots + 1)
 
@@ -251,9 +256,9 @@ table = pd.DataFrame({"yours": found, "formula": formula}, index=places)
 table.rename_axis("slots").T
 
 # %% [markdown] id="stepper-text"
-# The next cell prints your plan for the fours rule's 22 units: it cuts fours, too. Step through
-# Revolve's schedules, and watch where a freed slot is used again. (A block's own input has a bar
-# before its backward, but takes no slot.)
+# The next cell prints your plan for twelve blocks in 22 units, the room of the rule "in fours".
+# It's the rule's own plan. Step through Revolve's schedules, and watch where a freed slot is used
+# again.
 
 # %% id="stepper"
 # @title Your schedules of 12 blocks, step by step: run this cell; open it to look
@@ -269,10 +274,10 @@ claims.Verdicts(
     claims.Verdict(
         "C11",
         "shown",
-        "Dynamic programming finds Revolve's schedules, with the forwards of the "
-        "formula.",
+        "Dynamic programming finds Revolve's schedules, with as many forwards as in "
+        "the formula.",
         f"equal for {sum(map(int.__eq__, found, formula))} of {len(places)} numbers of "
-        "places",
+        "slots",
         "counted",
         "revolve-formula",
     ),
@@ -282,10 +287,10 @@ claims.Verdicts(
 # ## Cut inside the block
 #
 # For equal blocks the simple rules are hard to beat. But a transformer block has two halves,
-# attention and an MLP. As between blocks, only one tensor passes between them. So a model of six
-# blocks is a chain of twelve stages that are *not* equal.
+# attention and an MLP, and only one tensor passes from one half to the next. So a model of six
+# blocks is also a chain of twelve stages that are *not* equal.
 #
-# **Write.** `in_halves`.
+# **Write.** `in_halves`. Wrap each block's two halves in `Half`, and return all halves in order.
 
 
 # %% id="half"
@@ -300,7 +305,7 @@ class Half(nn.Module):
 
 # %% id="in-halves"
 def in_halves(blocks):
-    """An `nn.ModuleList` of the blocks' halves, in the order in which they run.
+    """Return an `nn.ModuleList` of the blocks' halves, in the order they run in.
 
     A block has `norm_1` and `attention`, then `norm_2` and `mlp`.
     """
@@ -322,15 +327,15 @@ def halves_compute_the_same():
     found, expected = in_halves(blocks), x
     kind = type(found).__name__
     assert isinstance(found, nn.ModuleList), (
-        f"You return a {kind}, and an nn.ModuleList is needed."
+        f"You return a {kind}, but an nn.ModuleList is needed."
     )
-    assert len(found) == 6, f"3 blocks have 6 halves, and not {len(found)}."
+    assert len(found) == 6, f"3 blocks have 6 halves, not {len(found)}."
     for number, each in enumerate(blocks):
         expected = each(expected)
         for half in found[2 * number : 2 * number + 2]:
             x = half(x)
         assert torch.equal(x, expected), (
-            f"After block {number} the output is another one."
+            f"After block {number} the output is different."
         )
     lost = set(blocks.parameters()) - set(found.parameters())
     assert not lost, f"{len(lost)} parameters of the blocks are in no half: a norm's?"
@@ -350,12 +355,13 @@ table = stages[["input_bytes", "saved_bytes"]] / unit
 table.assign(forward=stages.forward_seconds / second)[:4].round(2)
 
 # %% [markdown] id="profile-read"
-# In units of a boundary, attention saves 6 and an MLP saves 10, and their forward FLOPs have a
+# In units of a boundary, attention keeps 6 and an MLP keeps 10, and their forward FLOPs have a
 # ratio of 3 to 4. So checkpointing attention frees fewer bytes for each FLOP that runs again. Stage
 # 0 is the embedding, and stage 13 is the head with the loss; both are always kept.
 #
-# Your room leaves out short-lived tensors, such as gradients in flight. So the next cell plans for
-# all rooms; a `planning.Plan` knows its real `peak_bytes` and `seconds`.
+# The room in `best` doesn't count short-lived tensors, such as gradients between two stages. So the
+# next cell plans for many rooms, and `planning.Plan` gives each plan's whole `peak_bytes` and
+# `seconds`.
 
 # %% id="plan-within"
 # All 14 stages; no room is counted for what the first and the last save.
@@ -370,11 +376,12 @@ def plan_within(num_bytes):  # the fastest of your plans that fits
 
 
 # %% [markdown] id="predict-plan"
-# Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs. Each rule now
-# gets a rival, your fastest plan in the same bytes, and both train the real model.
+# Two simple rules cut inside a block too: checkpoint only the attention of each block, or only the
+# MLP. For each rule, chapter 06's included, we pick your fastest plan that needs no more bytes, and
+# run both.
 #
-# **Predict.** Checkpointing every block costs 23 % more FLOPs. Your plan gets the same bytes. By
-# what percentage does it raise the FLOPs?
+# **Predict.** Checkpointing every block costs 23 % more FLOPs than the plain step. Your plan gets
+# the same bytes. By what percentage does it raise the plain step's FLOPs?
 
 # %% id="guess-plan"
 guess = None  # %
@@ -420,13 +427,13 @@ title = "six blocks in halves: bytes and FLOPs, counted"
 plots.tradeoff({"your plans": yours, **points}, title=title)
 
 # %% [markdown] id="tradeoff-read"
-# Compared with each rule but `none`, your plan needs fewer FLOPs and no more bytes. It can treat
-# the same half differently in the first block and in the last one, which no rule can. Companion
-# [07c](07c_side_by_side.ipynb) plans GPT-2's layout and a U-Net, with a third choice: keep only the
-# results of matmuls.
+# Your plan needs fewer FLOPs than each rule that recomputes, and no more bytes. It can treat the
+# first block's MLP differently from the last one's, which no rule can. Companion
+# [07c](07c_side_by_side.ipynb) adds a third choice: keep only the results of matmuls.
 #
-# `planning.solve` is your recursion in bytes. Drag the budget: a plan gives up MLPs first, but
-# never the last one. Its backward comes first, so dropping it would free nothing.
+# `planning.solve` is your recursion in bytes. Drag the budget: as it shrinks, the plan drops MLPs
+# first, but never the last one. The last MLP's backward comes first, so dropping it would free
+# nothing.
 
 # %% id="plan-explorer"
 largest = by_rule["none"][0]
@@ -436,10 +443,10 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 # %% [markdown] id="only-the-plan"
 # ## A model that only the plan fits
 #
-# ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. A single image has 36,865
-# tokens, so a smaller micro-batch can't help. The model, 32 blocks of width 1280, has 679 million
-# parameters. With gradients and AdamW, they take 10 GiB in float32. Of a 16 GiB card's usable 15,
-# that leaves 5.
+# ViT-H/14 trains on images of 2,688 x 2,688 pixels. A single image has 36,865 tokens, and the batch
+# is already one image, so a smaller batch can't help. The model, 32 blocks of width 1280, has 679
+# million parameters. With gradients and AdamW's states, they take 10 GiB in float32. A 16 GiB card
+# has about 15 GiB usable, so 5 are left.
 #
 # **Predict.** How many GiB does the step need on top of these 10, with every block checkpointed?
 
@@ -477,19 +484,18 @@ rows = [
 pd.DataFrame(rows, index=vit_plans, columns=["predicted", "price"])
 
 # %% [markdown] id="vit-read"
-# No rule fits 5 GiB: short segments have too many boundaries, and long ones too much inside. The
-# plan nests segments and cuts some of them inside a block. It takes more time, since most halves
-# run three times. (All of this is predicted, for CUDA kernels and an A100's speed.)
+# No rule fits 5 GiB: short segments have too many boundaries, and long segments have too large an
+# inside. The plan nests segments and cuts some inside a block. It takes more time, since most
+# halves run three times. (All of this is predicted, for CUDA kernels and an A100's speed.)
 #
 # `planning.apply(model, plan)` makes training follow a plan, and `planning.undo(model)` removes it.
 #
 # ## Your run
 #
-# With chapter 05's checkpoints, `train.py`'s update takes 12 of a card's 16 GiB, and nearly all of
-# each block runs forward twice. A block of width $C$ can run in four ways. Each adds memory, in
-# units of the block's input, and runs arithmetic again, in units of $C^2$ FLOPs per token. The 20
-# and the 18 below include 4 for attention itself, since a sequence has $C$ tokens. (A checkpoint's
-# last matmul doesn't run again.)
+# With chapter 05's checkpoints, `train.py`'s update takes 12 of a card's 16 GiB. With the rest you
+# can recompute less. The table has four ways to run a block of width $C$. *Units more* is memory on
+# top of the first way's, in units of the block's input. *Runs again* is recomputed arithmetic, in
+# units of $C^2$ FLOPs per token. (A checkpoint's last matmul isn't included, thanks to early stop.)
 #
 # | way | a checkpoint around | units more | runs again |
 # |---|---|---|---|
@@ -498,8 +504,8 @@ pd.DataFrame(rows, index=vit_plans, columns=["predicted", "price"])
 # | `mlp` | the MLP's half | 6 | 8 |
 # | `kept` | nothing | 15 | 0 |
 #
-# **Write.** `cheapest`: `best` once more, but simpler, since no way spans two blocks. Choose the
-# first block's way, and let `cheapest` choose for the others.
+# **Write.** `cheapest`. It's simpler than `best`, because no way spans two blocks. Try each way for
+# the first block, and let `cheapest` choose for the others.
 
 # %% id="ways"
 WAYS = {"block": (0, 20), "halves": (1, 18), "mlp": (6, 8), "kept": (15, 0)}
@@ -508,9 +514,9 @@ WAYS = {"block": (0, 20), "halves": (1, 18), "mlp": (6, 8), "kept": (15, 0)}
 # %% id="cheapest"
 @cache
 def cheapest(num_blocks, room):
-    """What must run again, at least, and each block's way, a tuple of names.
+    """Return the least that must run again, and a tuple with each block's way.
 
-    All blocks together take at most `room` units more. Without blocks it's `(0, ())`.
+    All blocks together add at most `room` units. Without blocks it's `(0, ())`.
     """
     if num_blocks == 0:
         return 0, ()
@@ -530,23 +536,21 @@ def cheapest(num_blocks, room):
 def cheapest_is_the_least():
     assert cheapest(0, 5) == (0, ()), f"Without blocks: (0, ()), not {cheapest(0, 5)}."
     runs, _ = cheapest(1, 15)
-    assert runs == 0, (
-        f"`kept` fills a room of 15 exactly: 0 runs again, and not {runs}."
-    )
+    assert runs == 0, f"`kept` fills a room of 15 exactly: 0 runs again, not {runs}."
     for num_blocks, room in ((1, 0), (2, 1), (2, 6), (2, 15), (3, 7), (3, 36), (4, 60)):
         runs, ways = cheapest(num_blocks, room)
         where = f"{num_blocks} blocks, room {room}"
         assert len(ways) == num_blocks, f"{where}: your plan has {len(ways)} ways."
         units, total = (sum(WAYS[way][part] for way in ways) for part in (0, 1))
         assert units <= room, f"{where}: {ways} takes {units} units."
-        assert runs == total, f"{where}: {ways} runs {total} again, and you say {runs}."
+        assert runs == total, f"{where}: {ways} runs {total} again, but you say {runs}."
         plans = (
             [*zip(*plan, strict=True)]
             for plan in product(WAYS.values(), repeat=num_blocks)
         )
         least = min(sum(again) for units, again in plans if sum(units) <= room)
         assert runs == least, (
-            f"{where}: {least} is enough, and yours runs {runs} again."
+            f"{where}: {least} is enough, but yours runs {runs} again."
         )
 
 
@@ -576,7 +580,7 @@ def by_way(block, way, x):
 
 
 def hidden_of(model, tokens):
-    """What the last norm gives for each token; each block runs as the plan says."""
+    """Return the last norm's output for each token; run each block as planned."""
     x = train.embedded(model, tokens)
     for block, way in zip(model.blocks, PLANS[len(model.blocks)], strict=True):
         x = by_way(block, way, x)
@@ -587,24 +591,24 @@ def hidden_of(model, tokens):
 your_run.apply("06c", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# The plan keeps no block whole: a block's first 6 units save 12 of the 20 that run again, the next
-# 9 only 8. With `to="my_train.py"`, the plan goes into your script.
+# The plan keeps no block whole. The way `mlp` takes 6 units and saves 12 of the 20 that run again.
+# The way `kept` takes 9 units on top of that, and saves only the other 8.
 #
 # ## On paper
 #
-# 1. A hundred blocks with $r = 1$ in ten equal segments, the last one kept. How many units of room
-#    do they need, and how many forwards run again?
-# 2. With three slots and at most four repetitions of each block, how many blocks can Revolve do,
-#    and with how many forwards in all?
-# 3. Three blocks have `forward` (1, 5, 1), `inputs` (1, 1, 1) and `saved` (2, 6, 3). What must run
-#    again with 8 units of room?
+# 1. A hundred blocks with $r = 1$ are cut into ten equal segments, and the last segment is kept.
+#    How many units of room do they need, and how many forwards run again?
+# 2. With three slots and at most four repetitions of each block, how many blocks can Revolve
+#    handle, and with how many forwards in all?
+# 3. Three blocks have `forward` (1, 5, 1), `inputs` (1, 1, 1) and `saved` (2, 6, 3). With 8 units
+#    of room, what is the least cost, the sum of `forward` over all that runs again?
 #
 # <details><summary>Answers</summary>
 #
 # 1. Nine boundaries besides the input take 9 units, and one segment's inside takes 10: 19 units. 90
 #    forwards run again.
 # 2. $\binom{7}{3} = 35$ blocks, in $35 + 4 \cdot 35 - \binom{7}{4} = 140$ forwards.
-# 3. Keep block 0 and drop block 1. That repeats 5; dropping both 0 and 1 would repeat 6.
+# 3. Keep block 0 and drop block 1, at a cost of 5. Dropping both 0 and 1 would cost 6.
 # </details>
 #
 # ## What to remember
@@ -612,7 +616,7 @@ your_run.apply("06c", hidden_of=hidden_of)
 # | question | answer |
 # |---|---|
 # | how a planner works | keep or drop, cheapest way for each part and room, every answer cached |
-# | equal segments, every block, Revolve | special cases of it |
+# | equal segments, every block, Revolve | special cases of that planner |
 # | boundaries don't fit | nested segments: fewer boundaries, at the price of more forwards |
 # | stages aren't equal | a plan: profile, solve, apply |
 #
