@@ -3,8 +3,7 @@
 #
 # In chapter 06 each segment dropped all its tensors. But recomputing one tensor takes a few
 # additions, and recomputing another takes a large matmul. So in this chapter you give every saved
-# tensor a price, and choose what to drop: the tensors of a whole module, or the results of single
-# operations.
+# tensor a price, and choose what to drop.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -66,16 +65,19 @@ def storages(nested):  # several tensors may be views of one storage
 
 
 # %% [markdown] id="write-makers"
-# **Write.** `__torch_dispatch__` of `Makers`. `flop_registry.get(op.overloadpacket)` returns None
-# or a function. That function takes the operation's arguments and `out_val=out`, and returns FLOPs.
-# The first operation that returns a storage is its maker. Ignore later ones, which are views and
-# in-place writes. `storages` names a storage by its address, which may be reused once the storage
-# is freed, so keep every result in `self.alive`.
+# **Write.** `__torch_dispatch__` of `Makers`. It runs the operation, and writes a note into
+# `self.notes` for each storage of the result that has no note yet. If a storage has a note, leave
+# it: later operations that return the same storage are views or in-place writes. `storages` names a
+# storage by its address. A freed address may be reused, so keep every result in `self.alive`.
+#
+# For the FLOPs, `flop_registry.get(op.overloadpacket)` returns a function, or None for an operation
+# that counts as free. That function takes the operation's arguments and `out_val=out`, and returns
+# FLOPs.
 
 
 # %% id="makers"
 class Makers(TorchDispatchMode):
-    """Notes for each storage the operation that made it, its FLOPs and its inputs."""
+    """Note for each storage the operation that made it, its FLOPs and its inputs."""
 
     def __init__(self, given, name_of):
         super().__init__()
@@ -85,7 +87,7 @@ class Makers(TorchDispatchMode):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         """Run `op`; note (name, FLOPs, storages of args) for each new storage.
 
-        The name is `self.name_of(op)`, and `storages` finds those of any nest.
+        The name is `self.name_of(op)`, and `storages` finds the storages in any nest.
         """
         ### BEGIN SOLUTION
         kwargs = kwargs or {}
@@ -101,7 +103,7 @@ class Makers(TorchDispatchMode):
 
 # %% id="check-makers"
 # @title Check: run this cell
-@blanks.check("Makers", "run each operation, note what it made, and give its result")
+@blanks.check("Makers", "run each operation, note what it made, and return its result")
 def notes_who_made_what():
     x, weight, bias = torch.randn(4, 8), torch.randn(8, 2), torch.randn(2)
     (of_x,), (of_weight,) = storages(x), storages(weight)
@@ -121,20 +123,20 @@ def notes_who_made_what():
     assert not missing, f"Nothing is noted for {missing}."
     made_by, flops, inputs = notes[of_y]
     assert made_by == "mm", (
-        f"`mm` made x @ w, and the note says {made_by!r}: a view or a write in place "
-        "comes later."
+        f"`mm` made x @ w, but the note says {made_by!r}: ignore later views and "
+        "in-place writes."
     )
-    assert flops == 2 * 4 * 8 * 2, f"x @ w takes 128 FLOPs, and the note says {flops}."
+    assert flops == 2 * 4 * 8 * 2, f"x @ w takes 128 FLOPs, but the note says {flops}."
     assert set(inputs) == {of_x, of_weight}, "x @ w is made from x and w."
-    assert storages(split[0])[0] == of_x, "A view has the storage that it looks at."
-    assert notes[of_x] == ("", 0, []), "x was given, and the note says who made it."
+    assert storages(split[0])[0] == of_x, "A view has the same storage as its base."
+    assert notes[of_x] == ("", 0, []), "x was given: no operation made it."
     assert notes[of_values][0] == notes[of_places][0] == "sort", (
         "`sort` returns two tensors, and made both."
     )
     lost = len(set(notes) - set(storages([x, weight, bias, makers.alive])))
     assert not lost, (
-        f"{lost} storages that are noted are not in `self.alive`: an address may come "
-        "again."
+        f"{lost} storages that are noted are not in `self.alive`: their addresses may "
+        "be reused."
     )
 
 
@@ -158,16 +160,14 @@ def watched(block, x):
 
 
 # %% [markdown] id="write-price"
-# An operation's kept inputs cost nothing. Dropped inputs have to be recomputed first.
-#
-# **Write.** `price`. `notes[storage]` has a name, FLOPs and a list of inputs. An in-place
-# operation's inputs include its own result: skip that input. If `kept` holds `storage` itself,
-# price it as if it weren't kept.
+# **Write.** `price`. `notes[storage]` has a name, FLOPs and a list of inputs. The price is these
+# FLOPs plus the price of each input that isn't in `kept`. `storage` itself counts as dropped, even
+# if `kept` holds it. An in-place operation's inputs include its own result: skip that input.
 
 
 # %% id="price"
 def price(storage, kept, notes):
-    """FLOPs to make a storage again, if `kept` has those that are still there."""
+    """Return the FLOPs to make a storage again, when those in `kept` still exist."""
     ### BEGIN SOLUTION
     _, flops, inputs = notes[storage]
     missing = set(inputs) - {storage} - set(kept)
@@ -233,13 +233,13 @@ figures.roofline(speeds, card="A100", tokens=2048, width=4096)
 
 # %% [markdown] id="roofline-read"
 # This is a *roofline*. An operation takes as long as its arithmetic or its memory traffic,
-# whichever is longer. Left of the ridge (the dotted line), that's the traffic. In the lower panel,
-# the cheapest results to drop come first. Move the sliders, and pick your card.
+# whichever is longer. Left of the ridge (the dotted line), the traffic takes longer. In the lower
+# panel, the cheapest results to drop come first. Move the sliders, and pick your card.
 #
 # - **Norms and GELU** need no matmul, but they read and write memory.
-# - **Linear layers** cost $2C$ FLOPs per element, with $C$ inputs. With few tokens they wait for
-#   their weights.
-# - **Attention** costs $4T$ FLOPs per element, with $T$ tokens.
+# - **Linear layers** with $C$ inputs cost $2C$ FLOPs per element of the result. With few tokens
+#   they wait for their weights to be read.
+# - **Attention** over $T$ tokens costs $4T$ FLOPs per element of the result.
 
 
 # %% id="cheapest-first"
@@ -248,13 +248,14 @@ def cheapest_first(table):  # fewest FLOPs per byte
 
 
 # %% [markdown] id="write-dropped"
-# **Write.** `dropped_in_order`, from `cheapest_first(table)`, with columns `kept` and `flops`. The
-# first point is (0, all bytes), and each dropped tensor adds a point.
+# **Write.** `dropped_in_order`, which drops tensors in the order of `cheapest_first(table)`. The
+# table's columns are `kept` and `flops`. The first point is (0, all bytes), and each dropped tensor
+# adds a point.
 
 
 # %% id="dropped"
 def dropped_in_order(table, forward_flops):
-    """Points (recomputed so far, in % of the forward's FLOPs; bytes still kept)."""
+    """Return points (recomputed so far, in % of forward's FLOPs; bytes still kept)."""
     ### BEGIN SOLUTION
     table = cheapest_first(table)
     again = 100 * table.flops.cumsum() / forward_flops
@@ -271,16 +272,16 @@ def drops_in_order():
     said = "Kept 10, 40 and 60 bytes, for 30, 0 and 50 FLOPs, with a forward of 200. "
     right = [(0, 110), (0, 70), (25, 10), (40, 0)]
     seen = [tuple(point) for point in dropped_in_order(made_up, 200)]
-    assert len(seen) == 4, f"{said}These are 4 points, and not {len(seen)}."
+    assert len(seen) == 4, f"{said}These are 4 points, not {len(seen)}."
     for mine, true in zip(seen, right, strict=True):
         near = all(
             abs(one - other) < 1e-9 for one, other in zip(mine, true, strict=True)
         )
-        assert near, f"{said}A point is {true}, and not {tuple(map(float, mine))}."
+        assert near, f"{said}A point is {true}, not {tuple(map(float, mine))}."
 
 
 # %% id="price-figure"
-def apart(points):  # what is free to recompute has the same place: a line straight down
+def apart(points):  # nearly the same x where recomputing is free
     return {again + 1e-6 * n: kept for n, (again, kept) in enumerate(points)}
 
 
@@ -291,14 +292,14 @@ title = "Cheapest tensors first: eager attention's scores fall for next to nothi
 plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
 
 # %% [markdown] id="selective-text"
-# Eager attention starts far higher and falls almost straight down, because its scores take a lot of
-# memory but little arithmetic. **Selective recomputation** (Korthikanti et al., 2022) drops only
-# the scores. A fused kernel never keeps them, so "checkpoint attention only" is poor advice with
-# today's kernels.
+# The curve of eager attention starts far higher and falls almost straight down, because the scores
+# take a lot of memory but little arithmetic. **Selective recomputation** (Korthikanti et al., 2022)
+# drops only the scores. A fused kernel never keeps scores, so "checkpoint attention only" is poor
+# advice with today's kernels.
 #
 # ## Which module to wrap?
 #
-# In this drawing a bracket is a segment: what is inside is dropped and recomputed.
+# Here brackets are a segment: what is inside is dropped and recomputed. The `+` adds the residual.
 #
 # ```text
 # none              norm_1    attention  +    norm_2    mlp  +
@@ -337,7 +338,7 @@ def per_block(block, x):
 
 # %% id="both-modules"
 def both_modules(block, x):
-    """A segment around attention, and one around the MLP."""
+    """Run the block with a segment around attention, and one around the MLP."""
     ### BEGIN SOLUTION
     x = x + remade(block.attention, block.norm_1(x))
     return x + remade(block.mlp, block.norm_2(x))
@@ -347,7 +348,7 @@ def both_modules(block, x):
 # %% id="check-both-modules"
 # @title Check: run this cell
 def run_again(choice):
-    """The block's output by a choice, and the parts that backward runs again."""
+    """Tell whether a choice keeps the output, and which parts backward runs again."""
     torch.manual_seed(0)
     block, ran = Block(GPTConfig()), []
     for name in ("norm_1", "attention", "norm_2", "mlp"):
@@ -366,12 +367,12 @@ def wraps_both():
     equal, again = run_again(both_modules)
     assert equal, "The output is not the block's."
     right = ["mlp", "attention"]
-    assert again == right, f"Backward runs {again} again, and not {right}."
+    assert again == right, f"Backward runs {again} again, not {right}."
 
 
 # %% id="halves"
 def halves(block, x):
-    """Two segments: up to the first sum, and from there to the second one."""
+    """Run the block as two segments, up to the first sum and on to the second."""
     ### BEGIN SOLUTION
     x = remade(lambda h: h + block.attention(block.norm_1(h)), x)
     return remade(lambda h: h + block.mlp(block.norm_2(h)), x)
@@ -385,13 +386,13 @@ def wraps_halves():
     equal, again = run_again(halves)
     assert equal, "The output is not the block's."
     right = ["norm_2", "mlp", "norm_1", "attention"]
-    assert again == right, f"Backward runs {again} again, and not {right}."
+    assert again == right, f"Backward runs {again} again, not {right}."
 
 
 # %% [markdown] id="result-text"
-# For each choice we count the bytes that wait for backward, the peak of all activations (waiting,
-# recomputed and temporary, without weights and their gradients), and the FLOPs of the step. One
-# *unit* is the bytes of one block's input.
+# For each choice we count the activations that wait for backward, the peak of all activations
+# (waiting, recomputed and temporary), and the step's FLOPs. Memory is in *units* of one block's
+# input.
 
 # %% id="result"
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)
@@ -409,17 +410,17 @@ def make_gpt(choice, num_layers=8, **shape):
 
 
 # %% [markdown] id="write-units"
-# **Write.** `in_units`. A report's `curve()` is a list of dictionaries, one per tick, with the
-# bytes of each category (`pd.DataFrame` accepts it). `phase_starts` is a list of (tick, phase)
-# pairs.
+# **Write.** `in_units`. A report's `curve()` is a list of dictionaries, one per *tick* (a moment of
+# the step), with the bytes of each category. `pd.DataFrame` accepts that list. `phase_starts` is a
+# list of (tick, phase) pairs.
 
 
 # %% id="in-units"
 def in_units(report):
-    """Units of activations when backward begins, and two peaks over the step.
+    """Return the units of activations when backward begins, and two peaks of the step.
 
     The first peak counts the columns activations, recomputed and temporary. The second
-    counts activations and recomputed alone.
+    counts only activations and recomputed.
     """
     ### BEGIN SOLUTION
     curve = pd.DataFrame(report.curve()) / unit
@@ -441,10 +442,10 @@ def counts_in_units():
     ]
     starts = [(0, "forward"), (2, "backward")]
     made_up = SimpleNamespace(curve=lambda: curve, phase_starts=starts)
-    said = f"{', '.join(names)} are {ticks} units; backward begins at the third: "
-    names = ("4 wait", "the peak of all is 7", "of what is kept 5")
+    said = f"{', '.join(names)} are {ticks} units; backward begins at the third tick: "
+    names = ("4 wait", "the peak of all is 7", "the first two peak at 5")
     for seen, right, name in zip(in_units(made_up), (4, 7, 5), names, strict=True):
-        assert seen == right, f"{said}{name}, and not {seen:g}."
+        assert seen == right, f"{said}{name}, not {seen:g}."
 
 
 # %% id="result-of"
@@ -472,8 +473,8 @@ def row_of(seen, base):
 
 
 # %% [markdown] id="predict-modules"
-# Common advice: "checkpoint attention and feed-forward *separately*; that saves another 30 to 40 %
-# over checkpointing each block, at the cost of more recomputation".
+# Common advice says: "checkpoint attention and feed-forward *separately*; that saves another 30 to
+# 40 % over checkpointing each block, at the cost of more recomputation".
 #
 # **Predict.** For a GPT with 16 blocks, what is the peak of `halves`, as a multiple of
 # `per_block`'s?
@@ -499,16 +500,17 @@ pd.DataFrame(table).T
 # Neither part of the advice holds here:
 #
 # - **Memory.** `halves` recomputes only one half at a time, but keeps two boundaries per block
-#   instead of one. With 16 blocks these cost more than the smaller segment saves.
-# - **Recomputation** falls. Backward doesn't need the result of a segment's last matmul, so that
-#   matmul isn't repeated. `halves` has two segments per block, so it skips two matmuls.
+#   instead of one. With 16 blocks the extra boundaries cost more than the smaller segment saves.
+# - **Recomputation** falls. A segment's last matmul isn't repeated, since backward doesn't need its
+#   result. `halves` has two segments per block, so it skips two matmuls.
 #
 # Wrapping only the modules (`both_modules`) leaves the norms outside, so their inputs and outputs
 # wait. Pull each norm into the segment.
 #
-# Chapters 07d and 10 move boundaries to the host; here NumPy arrays stand in for host memory. The
-# next table shows what `halves` saves over `per_block` in both places. (*Kept* is the peak without
-# temporary tensors.)
+# Does the advice hold if the boundaries are in the host's memory, as in chapters 07d and 10? Here
+# NumPy arrays stand in for that memory. The next table shows what `halves` saves over `per_block`,
+# with boundaries on the device and on the host. *Kept* is the peak without temporary tensors. The
+# last column is the FLOPs that `halves` recomputes, as a multiple of `per_block`'s.
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -516,7 +518,7 @@ HOST = partial(saved_tensors_hooks, lambda t: t.detach().numpy().copy(), torch.t
 PLACES = {"device": nullcontext, "host": HOST}
 
 
-def halves_save(depth, kind, place):  # per cent of per_block's, and a ratio of FLOPs
+def halves_save(depth, kind, place):  # in % of per_block's, and a ratio of FLOPs
     gpts = (make_gpt(way, depth, **KINDS[kind]) for way in (none, per_block, halves))
     plain, whole, cut = (result_of(gpt, PLACES[place]) for gpt in gpts)
     again = (cut.flops - plain.flops) / (whole.flops - plain.flops)
@@ -533,17 +535,17 @@ another = pd.DataFrame(another).T.round({"peak": 1, "kept": 1, "recomputed, time
 another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
-# With boundaries on the host, `halves` saves as much with 16 blocks as with 4. If attention is also
-# fused, it saves as much of the *kept* bytes as the advice says.
+# With boundaries on the host, `halves` saves the same percentage with 16 blocks as with 4. With
+# fused attention, it saves as much of the *kept* bytes as the advice says.
 #
 # ## Can we choose by operation?
 #
 # By price, we should drop the results of norms and GELU, and keep those of matmuls. But GELU and
-# the `up` matmul are in the same module, so wrapping modules can't separate them.
+# `up`, the MLP's first matmul, are in the same module, so wrapping modules can't separate them.
 #
 # Instead, make each block one segment, and *keep a few results inside it*. In forward, a dispatch
 # mode stores the results of chosen operations. In the recomputation, a second mode returns the
-# stored results instead of running these operations.
+# stored results in place of running those operations.
 
 
 # %% id="name-of"
@@ -557,10 +559,11 @@ def name_of(op, args):
 
 
 # %% [markdown] id="write-store"
-# **Write.** `Store`'s `__torch_dispatch__`: called for every operation, it runs the operation and
-# returns its result. `keep` is a set of names, `store` a list. Store detached tensors, because
-# tensors with a history would never be freed after a forward without a backward. A result may be a
-# tensor or a tuple: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches either.
+# **Write.** `Store`'s `__torch_dispatch__`. It is called for every operation, runs the operation,
+# and returns the result. If the operation's name is in the set `keep`, it also appends the detached
+# result to the list `store`. (Without `detach`, a forward without a backward would leak memory.) A
+# result may be a tensor or a tuple: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)`
+# detaches either.
 
 
 # %% id="by-hand"
@@ -570,7 +573,7 @@ class Store(TorchDispatchMode):
         self.keep, self.store = keep, store
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        """Run `op`; store its result where `keep` has `name_of(op, args)`."""
+        """Run `op`; store its result if `keep` has `name_of(op, args)`."""
         ### BEGIN SOLUTION
         out = op(*args, **(kwargs or {}))
         if name_of(op, args) in self.keep:  # without history, as chapter 05's alias
@@ -581,25 +584,26 @@ class Store(TorchDispatchMode):
 
 # %% id="check-by-hand"
 # @title Check: run this cell
-@blanks.check("Store", "run each operation and give its result")
+@blanks.check("Store", "run each operation and return its result")
 def stores_what_is_kept():
     block, x, store = Block(GPTConfig()), torch.randn(1, 4, 128), []
     expected = block(x)
     with Store({"up", "attention"}, store):
         seen = block(x)
     assert torch.equal(seen, expected), "The block's output has changed."
-    assert store, "Nothing is stored: `keep` has the names that name_of gives."
+    assert store, "Nothing is stored: `keep` has the names that name_of returns."
     assert len(store) == 2, (
-        f"{len(store)} results are stored: attention's and up's are 2."
+        f"{len(store)} results are stored: there should be two, attention's and up's."
     )
     whole = isinstance(store[0], tuple) and store[1].shape == (4, 512)
-    assert whole, "A result is stored as the operation gives it, a tuple as a tuple."
+    assert whole, "Store a result as the operation returns it, a tuple as a tuple."
     history = [t for t in tree_leaves(store) if torch.is_tensor(t) and t.grad_fn]
     assert not history, "A stored tensor has a history: detach it."
 
 
 # %% [markdown] id="write-hand-out"
-# **Write.** `__torch_dispatch__` of `HandOut`, which is active while the block is recomputed.
+# **Write.** `__torch_dispatch__` of `HandOut`, which is active while the block is recomputed. For
+# an operation in `keep` it returns the stored result; it runs all others.
 
 
 # %% id="hand-out"
@@ -615,7 +619,7 @@ class HandOut(Store):
 
 # %% id="check-hand-out"
 # @title Check: run this cell
-@blanks.check("HandOut", "give a stored result, or run the operation")
+@blanks.check("HandOut", "return a stored result, or run the operation")
 def hands_out_what_is_stored():
     class Counting(TorchDispatchMode):
         def __torch_dispatch__(self, op, types, args=(), kwargs=None):
@@ -628,25 +632,25 @@ def hands_out_what_is_stored():
     with Counting(), HandOut({"out", "down"}, store):
         seen = block(x)
     again = {"out", "down"} & set(ran)
-    assert not again, f"{again} ran again: give what is stored instead."
-    assert {"qkv", "up"} <= set(ran), "What is not stored has to run."
+    assert not again, f"{again} ran again: return what is stored instead."
+    assert {"qkv", "up"} <= set(ran), "What isn't stored must run."
     assert not store, f"{len(store)} results are left in the store: take them out."
-    assert torch.equal(seen, expected), "Another result came out: first in, first out."
+    assert torch.equal(seen, expected), "A wrong result came out: first in, first out."
     with HandOut(set(), []):
         seen = block(x)
-    assert torch.equal(seen, expected), "What is not stored has to run with its kwargs."
+    assert torch.equal(seen, expected), "What isn't stored must run with its kwargs."
 
 
 # %% [markdown] id="write-by-hand-block"
-# `checkpoint` takes both modes from `context_fn()`: the first for forward, the second for the
-# recomputation.
+# `checkpoint` takes an argument `context_fn`, a function that returns both modes: the first for
+# forward, the second for the recomputation.
 #
 # **Write.** `by_hand`, with `remade` and a store that both modes share.
 
 
 # %% id="by-hand-block"
 def by_hand(keep, block, x):
-    """`Block.forward` as one segment in which the results of `keep` are kept."""
+    """Run `Block.forward` as one segment, and keep the results named in `keep`."""
     ### BEGIN SOLUTION
     store = []
     modes = Store(keep, store), HandOut(keep, store)
@@ -657,7 +661,7 @@ def by_hand(keep, block, x):
 # %% id="check-by-hand-block"
 # @title Check: run this cell
 def runs_of(way):
-    """How often each named operation runs in a step of one block, kept in a way."""
+    """Count how often each named operation runs in a step of one block."""
 
     class Counting(TorchDispatchMode):
         def __torch_dispatch__(self, op, types, args=(), kwargs=None):
@@ -673,7 +677,7 @@ def runs_of(way):
 @blanks.check("by_hand", "return the block's output")
 def keeps_by_hand():
     seen, right = runs_of(by_hand), {"qkv": 2, "out": 1, "up": 1, "down": 1}
-    assert seen == right, f"`up` and `out` kept: they run {seen}, and not {right}."
+    assert seen == right, f"With `up` and `out` kept, the runs are {seen}, not {right}."
     two, x, found = [Block(GPTConfig()), Block(GPTConfig())], torch.randn(1, 4, 128), []
     for way in (Block.forward, partial(by_hand, {"up", "out"})):
         start = x.clone().requires_grad_()
@@ -686,8 +690,8 @@ def keeps_by_hand():
 
 # %% [markdown] id="predict-policy"
 # **Predict.** Keep the results of `qkv`, attention, `out` and `up`, and recompute the norms and
-# GELU. What percentage of the bytes that wait under `none` still wait? (The model has 8 blocks;
-# head and loss are included.)
+# GELU. What percentage of the bytes that wait with `none` still wait? The model has 8 blocks; count
+# head and loss too.
 
 # %% id="guess-policy"
 guess = None  # %
@@ -718,30 +722,32 @@ print(f"FLOPs x {1 + titan.again / 3:.2f}, worked out;", end=" ")
 print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
-# `all but down` is the policy to try first when you are a little over budget, since it runs no
-# matmul twice.
+# If you are a little over your memory budget, try `all but down` first, since it runs no matmul
+# twice. The published measurement is of a policy that repeats some matmuls. Its seconds rose a
+# little more than its FLOPs.
 #
-# The last row is a trap. `down`'s result is the block's most expensive, but no recomputation needs
-# it: it's only added to the residual, and that sum is the next block's kept input. Keeping `down`
-# adds a unit per block and saves nothing. **A tensor's price matters only if backward needs the
-# tensor, or recomputes something from it.**
+# The table's last row, `all matmuls`, is a trap. The result of `down` is among the block's most
+# expensive ones, but no recomputation needs it. That result is only added to the residual, and the
+# sum, the next block's input, is kept anyway. So keeping `down` adds a unit per block and saves no
+# FLOPs. **A tensor's price matters only if backward needs the tensor, or recomputes something from
+# it.**
 #
 # ### PyTorch's own version
 #
 # `create_selective_checkpoint_contexts` builds the two modes from a *policy*: a function that says
-# for each operation whether to save its result. A list of operations works too, but it can't tell
-# `up` from `down`: both are `aten.addmm.default`.
+# for each operation whether to save its result.
 
 
 # %% [markdown] id="write-policy"
-# **Write.** `by_torch`: a function `policy(context, op, *args, **kwargs)` that returns
-# `CheckpointPolicy.MUST_SAVE` or `CheckpointPolicy.PREFER_RECOMPUTE`. As `context_fn` pass
+# **Write.** `by_torch`. Inside it, define a function `policy(context, op, *args, **kwargs)`. It
+# returns `CheckpointPolicy.MUST_SAVE` for an operation in `keep`, and
+# `CheckpointPolicy.PREFER_RECOMPUTE` for any other. As `context_fn` pass
 # `partial(create_selective_checkpoint_contexts, policy)`.
 
 
 # %% id="by-torch"
 def by_torch(keep, block, x):
-    """The same as `by_hand`, with PyTorch's own pair of modes."""
+    """Do the same as `by_hand`, with PyTorch's own pair of modes."""
 
     ### BEGIN SOLUTION
     def policy(context, op, *args, **kwargs):
@@ -758,7 +764,7 @@ def by_torch(keep, block, x):
 @blanks.check("by_torch", "return the block's output")
 def keeps_by_torch():
     seen, right = runs_of(by_torch), {"qkv": 2, "out": 1, "up": 1, "down": 1}
-    assert seen == right, f"`up` and `out` kept: they run {seen}, and not {right}."
+    assert seen == right, f"With `up` and `out` kept, the runs are {seen}, not {right}."
 
 
 # %% id="torch-policy"
@@ -767,8 +773,8 @@ for name in ("qkv, up", "all but down"):
     ours, theirs = results[name], result_of(make_gpt(partial(by_torch, policies[name])))
     both = ours.gradients + theirs.gradients
     equal = all(map(torch.equal, both, 2 * plain.gradients))
-    print(f"{name}: waiting, peak, FLOPs as ours: {ours[:3] == theirs[:3]},", end=" ")
-    print(f"gradients of none: {equal}")
+    print(f"{name}: same waiting, peak, FLOPs: {ours[:3] == theirs[:3]},", end=" ")
+    print(f"same gradients as none: {equal}")
 
 # %% [markdown] id="torch-policy-read"
 # PyTorch's version also handles views, in-place writes and the compiler, so use it.
@@ -785,13 +791,13 @@ tried = {
 }
 hosted = another.loc["16 blocks, fused, host"]
 claims.Verdicts(
-    claims.Verdict("D11", "partly", "Two segments a block save that much only if the "
+    claims.Verdict("D11", "partly", "Two segments per block save that much only if the "
         "boundaries are on the host. On the device they save a little with few blocks "
         "and cost memory with many. They never recompute more.",
         f"16 blocks, host: {hosted.peak:.1f} % of the peak, {hosted.kept:.1f} % of "
         "what is kept", "counted", "host-table", tried=tried),
-    claims.Verdict("C10", "shown", "Dropping norms and GELU repeats no matmul and "
-        "frees a good part of memory.", f"{freed} for "
+    claims.Verdict("C10", "shown", "Dropping norms' and GELU's results repeats no "
+        "matmul and frees a good part of the memory.", f"{freed} for "
         f"{policy.flops / plain.flops - 1:.1%} more FLOPs", "counted", "policies"),
 )  # fmt: skip
 
@@ -823,7 +829,7 @@ def attention_is_kept():
     for op in (*kernels, aten.addmm.default, aten.gelu.default):
         seen = keep_attention(None, op, torch.ones(1))
         assert isinstance(seen, CheckpointPolicy), (
-            f"It returned {seen!r}, which is no CheckpointPolicy."
+            f"It returned {seen!r}, which isn't a CheckpointPolicy."
         )
         saves = seen in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
         wanted = "saved" if op in kernels else "recomputed"
@@ -833,7 +839,7 @@ def attention_is_kept():
 # %% id="hidden-of"
 # @title `hidden_of` of chapter 05, with a policy: run this cell; open it to look
 def hidden_of(model, tokens):
-    """What the last norm gives for each token; blocks keep attention's result, too."""
+    """Return the last norm's output for each token; keep attention's results too."""
     contexts = partial(create_selective_checkpoint_contexts, keep_attention)
     x = train.embedded(model, tokens)
     for block in model.blocks:
@@ -845,18 +851,18 @@ def hidden_of(model, tokens):
 your_run.apply("07", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# 06c's plan saves a few more FLOPs than this policy, but adds more than twice as much memory.
+# 06c's plan recomputes slightly less than this policy, but adds more than twice as much memory to
+# chapter 05's checkpoints.
 
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** A linear layer maps width 1024 to width 4096, in bfloat16. How many bytes does dropping its
-# result free, per MFLOP of recomputation?
+# **1.** A linear layer maps width 1024 to width 4096, in bfloat16. If you drop its result, how many
+# bytes do you free per MFLOP of recomputation?
 #
 # <details><summary>Answer</summary>
 #
-# An element has 2 bytes and costs $2 \cdot 1024$ FLOPs. That is 977 bytes for each MFLOP, however
-# wide the result is.
+# An element has 2 bytes and costs $2 \cdot 1024$ FLOPs. That is 977 bytes for each MFLOP.
 # </details>
 #
 # **2.** A model has 32 layers of width 4096 and runs on 4096 tokens, in bfloat16. How many bytes
@@ -868,8 +874,8 @@ your_run.apply("07", hidden_of=hidden_of)
 # $2 \cdot 4096^2 \cdot 3 \cdot 4096$ FLOPs a layer, 0.41 TFLOP, and 13 TFLOP in all.
 # </details>
 #
-# **3.** A block keeps $r = 16$ units, and each of its halves keeps 8. Which holds less with 12
-# blocks: `halves` or `per_block`? With 4?
+# **3.** A block keeps $r = 16$ units, and each of its halves keeps 8. With 12 blocks, which has the
+# lower peak, `halves` or `per_block`? And with 4 blocks?
 #
 # <details><summary>Answer</summary>
 #
@@ -881,9 +887,9 @@ your_run.apply("07", hidden_of=hidden_of)
 # ## What you can now do
 #
 # - Give each saved tensor a price, and say which ones to drop first.
-# - Say which module to wrap, and why attention no longer comes first.
+# - Say which module to wrap.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
 # Chapter 07d moves to the host what is too expensive to recompute. The optional
-# `07b_held_and_evicted` shows why a checkpoint may free nothing, and chooses what to drop while the
-# model runs.
+# `07b_held_and_evicted` shows why a checkpoint may free nothing, and how to choose what to drop
+# while the model runs.

@@ -12,10 +12,10 @@ FILLINGS = {
             ),
         ),
         "keeps_nothing_alive": wrong(
-            "an address may come again", "        self.alive.append(out)\n", ""
+            "their addresses may be reused", "        self.alive.append(out)\n", ""
         ),
         "forgets_the_flops": wrong(
-            "and the note says 0",
+            "but the note says 0",
             *("count(*args, **kwargs, out_val=out) if count else 0", "0"),
         ),
         "notes_the_first_of_a_tuple": wrong(
@@ -56,18 +56,16 @@ FILLINGS = {
     },
     "dropped": {
         "keeps_the_tables_order": wrong(
-            "A point is (0, 70), and not (15.0, 100.0)", "    table = cheapest_first(table)\n", ""
+            "A point is (0, 70), not (15.0, 100.0)", "    table = cheapest_first(table)\n", ""
         ),
         "sorts_by_flops": wrong(
-            "A point is (25, 10), and not (15.0, 60.0)",
+            "A point is (25, 10), not (15.0, 60.0)",
             *("cheapest_first(table)", 'table.sort_values("flops")'),
         ),
-        "gives_a_share": wrong("A point is (25, 10), and not (0.25, 10.0)", "100 * ", ""),
-        "begins_with_one_dropped": wrong(
-            "4 points, and not 3", "(0, table.kept.sum()), *zip", "*zip"
-        ),
+        "gives_a_share": wrong("A point is (25, 10), not (0.25, 10.0)", "100 * ", ""),
+        "begins_with_one_dropped": wrong("4 points, not 3", "(0, table.kept.sum()), *zip", "*zip"),
         "adds_up_what_is_dropped": wrong(
-            "A point is (0, 70), and not (0.0, 40.0)", "table.kept.sum() - table", "table"
+            "A point is (0, 70), not (0.0, 40.0)", "table.kept.sum() - table", "table"
         ),
         "gives_lists": right(
             "[(0, table.kept.sum()), *zip(again, kept, strict=True)]",
@@ -120,15 +118,15 @@ FILLINGS = {
     },
     "in-units": {
         "counts_the_weights": wrong(
-            "the peak of all is 7, and not 8",
+            "the peak of all is 7, not 8",
             '(kept + curve["temporary"]).max()',
             "curve.sum(axis=1).max()",
         ),
-        "takes_the_first_tick": wrong("4 wait, and not 0", '== "backward"', '== "forward"'),
+        "takes_the_first_tick": wrong("4 wait, not 0", '== "backward"', '== "forward"'),
         "forgets_what_is_recomputed": wrong(
-            "the peak of all is 7, and not 5", ' + curve["recomputed"]', ""
+            "the peak of all is 7, not 5", ' + curve["recomputed"]', ""
         ),
-        "gives_bytes": wrong("4 wait, and not 524288", " / unit", ""),
+        "gives_bytes": wrong("4 wait, not 524288", " / unit", ""),
         "asks_by_column": right(
             'curve["activations"] + curve["recomputed"]',
             'curve[["activations", "recomputed"]].sum(axis=1)',
@@ -137,7 +135,7 @@ FILLINGS = {
     "by-hand": {
         "gives_nothing": wrong("It needs to run each operation", "return out", "pass"),
         "stores_everything": wrong(
-            "results are stored: attention's and up's are 2",
+            "results are stored: there should be two",
             "if name_of(op, args) in self.keep:",
             "if True:",
         ),
@@ -158,16 +156,16 @@ FILLINGS = {
         ),
     },
     "hand-out": {
-        "hands_out_the_last": wrong("Another result came out", "pop(0)", "pop()"),
+        "hands_out_the_last": wrong("A wrong result came out", "pop(0)", "pop()"),
         "never_takes_out": wrong("2 results are left in the store", ".pop(0)", "[0]"),
         "runs_and_then_hands_out": wrong(
             "ran again",
             *("        if name_of", "        op(*args, **(kwargs or {}))\n        if name_of"),
         ),
         "runs_everything": wrong("ran again", "return self.store.pop(0)", "self.store.pop(0)"),
-        "forgets_the_keywords": wrong("has to run with its kwargs", ", **(kwargs or {})", ""),
+        "forgets_the_keywords": wrong("must run with its kwargs", ", **(kwargs or {})", ""),
         "forgets_the_others": wrong(
-            "It needs to give a stored result, or run the operation",
+            "It needs to return a stored result, or run the operation",
             *("return op(*args, **(kwargs or {}))", "return self.store.pop(0)"),
         ),
         "looks_at_the_store": right(
@@ -213,7 +211,7 @@ FILLINGS = {
             "should be saved", '"attention" in str(op)', '"flash_attention" in str(op)'
         ),
         "says_yes_or_no": wrong(
-            "which is no CheckpointPolicy",
+            "which isn't a CheckpointPolicy",
             "CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE",
             "kept",
         ),
