@@ -1,11 +1,8 @@
 # %% [markdown] id="title"
 # # Held and evicted
 #
-# This companion of chapter 07 is optional: no lab and no later chapter needs it. It answers two
-# questions:
-#
-# 1. You added a checkpoint, and memory did not fall. Who still holds the tensors?
-# 2. How do you choose what to drop if no plan can be made beforehand?
+# This companion of chapter 07 is optional: no lab and no later chapter needs it. It's about tensors
+# that a checkpoint can't drop, and about dropping tensors without a plan.
 #
 # **Budget:** 25 minutes, 1 GiB of memory, no GPU needed.
 
@@ -26,10 +23,10 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 # tensor in a list of hidden states for a plot, or in a hook's log of activations.
 #
 # We checkpoint every block. In each run a hook logs one thing per block: the block's output, a
-# tensor inside the MLP, or the mean of the first norm's output.
+# tensor inside the MLP (the result of `mlp.up`), or the mean of the first norm's output.
 #
-# **Predict.** The hook keeps the MLP's tensor itself, not detached. What is the peak, as a
-# percentage of the peak *without* checkpointing?
+# **Predict.** The hook keeps the tensor inside each block's MLP, not detached. What is the peak, as
+# a percentage of the peak *without* checkpointing?
 
 # %% id="guess-kept"
 guess = None  # %
@@ -94,23 +91,26 @@ table.round().rename_axis(["logged", "kept as"])
 # - The **MLP's inner tensors** stay in memory, four units per block. The hook runs in the
 #   recomputation too, and logs each tensor again. Without `detach`, these second entries also hold
 #   the whole graph of their block.
-# - A **number** computed from the tensor costs no memory. (On a GPU `.item()` makes Python wait for
-#   the device, so log only every hundredth step.)
+# - The **mean** of a tensor, a Python number, costs no memory. On a GPU `.item()` makes Python wait
+#   for the device, so log only every hundredth step.
 #
-# `memory.saved` doesn't count these tensors, since autograd didn't save them. The meter does.
+# `memory.saved` doesn't count logged tensors, since autograd didn't save them. `memory.measure`
+# does count them.
 
 # %% [markdown] id="can-it-be-decided"
 # ## Can you choose what to drop while the model runs?
 #
-# The plans in chapters 06c and 07 were made beforehand. They don't fit a graph that changes from
-# step to step because sequences differ in length or inputs are trees. **Dynamic tensor
-# rematerialization** (Kirisame et al., 2021) works without a plan. It recomputes an evicted tensor
-# when that tensor is needed. When memory is full, it evicts the tensor with the smallest
+# The plans in chapters 06c and 07 were made beforehand. A plan doesn't fit a graph that changes
+# from step to step, for example if each input is a tree of its own shape. **Dynamic tensor
+# rematerialization** (Kirisame et al., 2021) works without a plan. It recomputes a dropped tensor
+# when that tensor is needed. When memory is full, it *evicts*, or drops, the tensor with the
+# smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
-# Here is a small case: a chain of equal operations. A result's cost is its own operation, plus
-# those of the evicted stretch around it.
+# Here is a small case: a chain of equal operations. The cost of a result is one operation for the
+# result itself, plus one for each evicted neighbor. Neighbors are all results before it, back to
+# the nearest one in memory, and all results after it, up to the nearest one in memory.
 
 
 # %% id="on-demand"
@@ -139,19 +139,19 @@ class OnDemand:
 # %% id="on-demand-step"
 def forward_and_backward(length, room):
     chain = OnDemand(room)
-    for place in range(length, -1, -1):  # the last one is the forward pass
+    for place in range(length, -1, -1):  # the first get is the forward pass
         chain.get(place)
         chain.used.pop(place)
     return chain.runs
 
 
 # %% [markdown] id="predict-on-demand"
-# A small dynamic program makes the best plan, and needs the whole chain beforehand. It tries each
-# $k$: run forward to result $k$ and keep that, go backward through everything after it, then
-# through everything before it.
+# For comparison, a recursion as in 06c, which knows the whole chain beforehand, finds the best
+# plan. It tries each $k$: run forward to result $k$ and keep it, go backward through everything
+# after $k$, then through everything before $k$.
 #
-# **Predict.** A chain has 64 operations, and memory has room for 12 results. By what percentage
-# does the eviction rule's operation count exceed the best plan's?
+# **Predict.** A chain has 64 operations, and memory has room for 12 results. What percentage more
+# operations does the eviction rule run than the best plan?
 
 # %% id="guess-on-demand"
 guess = None  # %
@@ -170,24 +170,23 @@ def best(length, room):
 # %% id="on-demand-runs"
 runs, planned = forward_and_backward(64, 12), best(64, 12)
 more = 100 * (runs / planned - 1)
-print(f"evicting {runs} runs, planned {planned}: {more:+.0f} %{beside(guess, more)}")
+print(f"evicting: {runs} runs; plan: {planned}; {more:+.0f} %{beside(guess, more)}")
 
 # %% id="on-demand-figure"
 rooms = (6, 8, 10, 12, 16, 24, 40, 65)
 evicting = {room: forward_and_backward(64, room) for room in rooms}
 plots.training_curves(
     {"evicting on demand": evicting, "best plan": {n: best(64, n) for n in rooms}},
-    xlabel="places in memory",
+    xlabel="results that fit in memory",
     ylabel="runs of an operation",
     title="Forward and backward through a chain of 64 operations",
     dashed=["best plan"],
 )
 
 # %% [markdown] id="on-demand-price"
-# Without knowing the chain, the rule stays close to the best plan's number of operations. But
-# before each eviction it compares all tensors in memory, which isn't counted here. So for a fixed
-# graph, a plan made once is cheaper. PyTorch has no eviction mode; the authors' prototype changed
-# PyTorch itself.
+# The rule stays close to the best plan's number of operations. But before each eviction it compares
+# all tensors in memory, which isn't counted here. So for a fixed graph, a plan made once is
+# cheaper. PyTorch has no eviction mode.
 #
 # ## Verdicts
 
@@ -196,7 +195,7 @@ claims.Verdicts(
     claims.Verdict(
         "C21",
         "shown",
-        "On a chain, evicting on demand stays close to the best plan and needs none.",
+        "On a chain, evicting on demand needs no plan, but is close to the best one.",
         f"{runs} runs, {planned} planned: {more:+.0f} %",
         "counted",
         "on-demand-runs",
@@ -204,9 +203,9 @@ claims.Verdicts(
     claims.Verdict(
         "E16",
         "partly",
-        "Blocks' outputs, which it names, cost little to keep if each block is a "
-        "segment. What is inside a segment undoes the saving, outputs included.",
-        f"peak {peaks['nothing', '']:.0f} % of plain with nothing kept, "
+        "The blocks' outputs, which it names, cost little to keep if each block is a "
+        "segment. Keeping anything inside a segment, outputs too, undoes the saving.",
+        f"peak {peaks['nothing', '']:.0f} % of plain with nothing logged, "
         f"{peaks['block', 'itself']:.0f} % with outputs, {inside:.0f} % with the "
         "inside",
         "counted",
