@@ -2,13 +2,13 @@
 # # All ways, side by side
 #
 # This companion of chapter 07 is optional: no lab and no later chapter needs it. Here you run all
-# ways of dropping tensors on the same models, and measure the FLOPs of a step and its peak above
-# the model and the gradients. Two ways choose tensors for you:
+# ways of dropping tensors on the same models, and compare each step's FLOPs and peak. The peak
+# doesn't include the model and its gradients. Two ways choose tensors for you:
 #
 # - **The compiler.** It sees forward and backward as one graph before anything runs. Its
 #   `activation_memory_budget` is a number from 0 to 1. With 1 it follows its default plan; with 0
-#   it keeps only the inputs. In between it solves a knapsack problem: which tensors save the most
-#   recomputation within the allowed bytes?
+#   it keeps only the inputs. In between it solves a knapsack problem: within the allowed bytes,
+#   which tensors save the most recomputation?
 # - **The planner of chapter 06c**, with `selective=True`. For each stage it now has three choices:
 #   keep it whole, keep the results of its matmuls, or recompute it with its neighbors.
 #
@@ -77,7 +77,7 @@ class WithLoss(nn.Module):
         self.name = name
         self.model = published.build(name, device="cpu", **sizes).train()
         for key, tensor in published.batch(name, micro_batch, **sizes).items():
-            self.register_buffer(key, tensor.clone())  # else two names have one tensor
+            self.register_buffer(key, tensor.clone())  # else two names share one tensor
 
     def forward(self):
         batch = dict(self.named_buffers(recurse=False))
@@ -88,7 +88,7 @@ class WithLoss(nn.Module):
 def cost(whole, run):
     def step():
         run().backward()
-        whole.zero_grad(set_to_none=False)  # they stay, as in every step but the first
+        whole.zero_grad(set_to_none=False)  # gradients stay, as from step two on
 
     report = memory.measure(step, model=whole, warmup=0)
     with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
@@ -97,7 +97,7 @@ def cost(whole, run):
 
 
 # %% id="sides-compiled"
-# no code generated: each operation of the graph runs as it stands
+# no code is generated: each operation of the graph runs as it is
 def as_it_is(graph, inputs):
     return make_boxed_func(graph.forward)
 
@@ -111,8 +111,11 @@ def cost_compiled(whole, budget):
 
 
 # %% [markdown] id="sides-predict"
+# In the next tables, each row is a way of dropping tensors. The first two columns are its peak and
+# the FLOPs that it recomputes. The last two are for the planner's best plan within the same peak.
+#
 # **Predict.** On the U-Net, the plan may use as many bytes as diffusers' own checkpointing switch
-# needs. How many FLOPs does the plan recompute, as a percentage of the switch's?
+# needs. How many FLOPs does the plan recompute, as a percentage of what the switch recomputes?
 
 # %% id="guess-sides"
 guess = None  # %
@@ -179,7 +182,7 @@ table
 
 # %% id="sides-dominated"
 def beats(way, plans, base):
-    """Whether no plan has as few bytes and FLOPs together."""
+    """Tell whether no plan has as few bytes and as few FLOPs."""
     peak, more = way[0], way[1] / base - 1 + 1e-9
     return not any(held <= peak and again <= more for held, again in plans.items())
 
@@ -201,21 +204,18 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="sides-read"
-# On both models, the plan needs no more bytes and no more FLOPs than any other way, because for
-# each stage separately it can do what any fixed rule would do.
+# On both models, the plan needs no more bytes and no more FLOPs than any other way, because it can
+# apply any of the rules to each stage separately.
 #
-# - With enough memory the plan keeps the results of matmuls, like `all but down` in chapter 07, and
-#   repeats no matmul.
-# - With less memory it recomputes whole stages, but only as many as necessary.
-# - `attention-only` and `sqrt` recompute far more for the same bytes.
+# - With enough memory the plan keeps the results of matmuls, like `all but down` in chapter 07.
+# - With less memory it recomputes as few whole stages as necessary.
 #
-# A U-Net has skip connections, so it isn't a chain, and every-2 and sqrt can't run on it.
+# A U-Net has skip connections, so it isn't a chain, and `every-2` and `sqrt` can't run on it.
 #
 # The compiler chooses operation by operation, not block by block. Its budget limits the bytes that
 # *wait*, not the peak, so a smaller budget can even have a higher peak. With 0 only the inputs
 # wait, but backward first recomputes all blocks at once, and then holds as much as a plain step.
-# Our meter runs the compiler's graph operation by operation. Code generated for a GPU needs less
-# memory, because it fuses some of these operations.
+# (Code generated for a GPU needs less memory than our count, because it fuses some operations.)
 #
 # ## `torch.compile`: what the meter doesn't see
 #
@@ -224,17 +224,18 @@ plots.tradeoff(
 # compile each block    [ block 1 ][ block 2 ][ block 3 ]   a graph for each block, all alike
 # ```
 #
-# nanochat compiles its whole model (08c), and torchtitan compiles each block (13). The meter
-# follows operations, but compiled code fuses them. So `memory.measure` and `memory.predict` run the
-# step *uncompiled*, and warn you. PyTorch's profiler (02b) also sees what compiled code allocates.
-# Each of its events has a time and a number of bytes, negative when memory is freed.
+# The meter follows operations, but compiled code fuses them. So `memory.measure` and
+# `memory.predict` run the step *uncompiled*, and warn you. PyTorch's profiler (02b) also sees what
+# compiled code allocates. Each memory event has a time and a number of bytes, which is negative
+# when memory is freed.
 #
-# **Write.** `most_held`, two or three lines. The events aren't sorted.
+# **Write.** `most_held`, in two or three lines. It returns the most bytes held at any time, above
+# what was held at the start. The events aren't sorted by time.
 
 
 # %% id="most-held"
 def most_held(events):
-    """Most bytes held at once, above those at the start; an event is (time, bytes)."""
+    """Return the most bytes held at once, above the start; events are (time, bytes)."""
     ### BEGIN SOLUTION
     sizes = [num_bytes for _, num_bytes in sorted(events)]
     return max(itertools.accumulate(sizes, initial=0))
@@ -251,7 +252,7 @@ def most_held_is_right():
         ((1, -8), (2, 4)): 0,
     }.items():
         seen = most_held(events)
-        assert seen == most, f"Events {events}: {most} bytes at most, and not {seen}."
+        assert seen == most, f"Events {events}: {most} bytes at most, not {seen}."
 
 
 # %% id="profiled-peak"
@@ -277,9 +278,9 @@ def profiled_peak(step):
 
 
 # %% [markdown] id="compiled-text"
-# The next cell runs four layers and compiles nothing, each layer, or the whole step. It uses the
-# default compiler's graph and choice of what to keep, but generates no code. A **unit** is the size
-# of a layer's input.
+# The next cell runs a step of four layers in three ways: not compiled, with each layer compiled,
+# and compiled as a whole. The compiler chooses what to keep, but generates no code. A **unit** is
+# the size of a layer's input.
 
 
 # %% id="compiled"
@@ -319,23 +320,23 @@ table = pd.DataFrame(rows, index=["the meter's units", "the profiler's units"]).
 table.rename_axis(["checkpoints", "compiled"]).round(1)
 
 # %% [markdown] id="compiled-read"
-# The meter reports the same whatever is compiled, because it always runs the step uncompiled. By
-# default the compiler keeps the results of matmuls and recomputes the norm and the GELU from them,
-# as chapter 07's policy does. With checkpoints, it keeps what the checkpoint keeps, so compiling
-# saves no more memory. It even takes a little more, because this graph computes norm and GELU in
+# The meter always runs the step uncompiled, so it reports the same in all three cases. The
+# profiler's column is what the compiled step really holds. Without checkpoints the compiler keeps
+# the results of matmuls and recomputes the norm and the GELU from them, as chapter 07's policy
+# does. With checkpoints, the compiler keeps what the checkpoint keeps, so compiling saves no more
+# memory. Compiling even takes a little more here, because the graph computes norm and GELU in
 # several operations, which generated code would fuse.
 #
 # ### Compile the step, or each block?
 #
-# The model CoCa runs the *same* blocks twice in a step, the second time with an image to look at.
-# With checkpoints and the whole step compiled, one of OpenCLIP's authors saw 2.3 times the
-# uncompiled peak on a GPU ([pytorch#193193](https://github.com/pytorch/pytorch/issues/193193),
-# PyTorch 2.13.0). The rows below come from such a step on a CPU
-# (`course/recorded/make/compiled.py`). The default backend generated code, and the profiler counted
-# bytes.
+# The model CoCa runs the *same* blocks twice in a step. With checkpoints and the whole step
+# compiled, one of OpenCLIP's authors saw a GPU's peak rise to 2.3 times the uncompiled step's
+# ([pytorch#193193](https://github.com/pytorch/pytorch/issues/193193), PyTorch 2.13.0). We recorded
+# such a step on a CPU (`course/recorded/make/compiled.py`). The default backend generated code, and
+# the profiler counted bytes.
 #
-# **Predict.** By what factor does compiling the step raise the peak in these rows, with PyTorch
-# 2.13.0?
+# **Predict.** The model runs the same blocks twice, with checkpoints. By what factor did compiling
+# the step raise its peak on our CPU, with PyTorch 2.13.0?
 
 # %% id="guess-passes"
 guess = None  # times
@@ -361,15 +362,17 @@ plots.growth(curves, xlabel="passes through the blocks", title=title)
 # %% [markdown] id="passes-read"
 # A compiled backward is one graph, so the order of its recomputations is fixed at compile time.
 # With two passes through the same weights, several blocks are recomputed before they're needed. A
-# graph break between the passes (`torch._dynamo.graph_break()`) prevents that, here as in the
+# graph break between the passes (`torch._dynamo.graph_break()`) prevents that, here and in the
 # OpenCLIP author's report.
 #
 # If you compile **each block** (`block.compile()`, with the checkpoint around it), the checkpoint
-# decides when to recompute, and the peak is the uncompiled step's. One drawback: what a block
-# updates in forward, such as BatchNorm's statistics, is updated twice (chapter 12). A compiled step
-# avoids that. An advantage: all blocks share their code, so a deeper model takes barely longer to
-# compile. That's why PyTorch recommends it, as *regional compilation*. The CPU seconds of
-# compiling, for 3 and for 6 blocks:
+# decides when to recompute, and the peak is the same as the uncompiled step's. One drawback is that
+# what a block updates in forward, such as BatchNorm's statistics, is updated twice (chapter 12). A
+# compiled step avoids that.
+#
+# PyTorch recommends compiling each block, under the name *regional compilation*. All blocks share
+# their code, so a deeper model takes barely longer to compile. The next table has the CPU seconds
+# of compiling 3 and 6 blocks:
 
 # %% id="seconds"
 once = rows[rows.torch.str.startswith("2.13") & (rows.passes == "one")]
@@ -379,11 +382,10 @@ once.query("compiled != 'nothing'").pivot(
 
 # %% [markdown] id="region"
 # **A part of the model can have its own budget**: inside the compiled function, use
-# `torch.autograd.graph.region_activation_memory_budget(0.5)` as a context. It overrides the config
-# (tried with PyTorch 2.13 and 2.15), but it has to cover the whole forward of a graph. So put a
-# graph break before and after the part; otherwise compiling raises an error. In 2.15
-# `activation_memory_budget_require_full_coverage=False` silences the error, but then the part's
-# budget applies to the whole graph.
+# `torch.autograd.graph.region_activation_memory_budget(0.5)` as a context. It overrides
+# `activation_memory_budget` (tried with PyTorch 2.13 and 2.15), but it has to cover the whole
+# forward of a graph. So put a graph break before and after the part; otherwise compiling raises an
+# error.
 
 # %% [markdown] id="verdict-text"
 # ## Verdict
@@ -393,9 +395,9 @@ claims.Verdicts(
     claims.Verdict(
         "C09",
         "shown",
-        "A planner and the compiler choose by themselves; on these two models, with "
-        "FLOPs as the price and matmuls' results as a third choice, no rule by hand "
-        "beats the plan.",
+        "A planner and the compiler choose by themselves. On these two models, with "
+        "FLOPs as the price and keeping matmuls' results as a third choice, no rule "
+        "by hand beats the plan.",
         f"{beaten_by} beat the plan in bytes and FLOPs",
         "counted",
         "sides-dominated",
