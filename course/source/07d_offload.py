@@ -2,12 +2,11 @@
 # # Offload
 #
 # The *host*, the computer around the GPU, has memory too, and usually more of it. A tensor that is
-# too expensive to recompute can wait there. A copy over the bus is slow, but it needs no
-# arithmetic. So the real question is which copies can run while the GPU computes.
+# too expensive to recompute can wait there. A copy over the bus is slow, but needs no arithmetic,
+# so it can run while the GPU computes.
 #
-# First you write the two hooks that move tensors, and count what they move. Then you move only
-# boundaries, during the arithmetic, and work out on paper when this costs nothing. At the end a
-# planner decides for each block whether to keep, recompute or move it.
+# You write the hooks that move tensors, work out when the copies cost nothing, and let a planner
+# decide for each block whether to keep, recompute or move it.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -43,10 +42,11 @@ from tutorial_lib.units import GIB, Bytes
 #
 # PyTorch's `save_on_cpu` is such a pair of hooks. On a CPU, without `pin_memory`, it copies
 # nothing, since host and device share one memory. So NumPy arrays, which the meter can't see, stand
-# in for the host. The tensors that the meter still sees are those that would stay on a GPU. This
-# way we can count bytes, but can't time copies.
+# in for the host. The meter still sees the tensors that would stay on a GPU. This way we can count
+# bytes, but not time copies.
 #
-# **Write.** The two hooks, `pack` and `unpack`.
+# **Write.** The two hooks. `pack` appends the tensor's bytes to `copied` and returns a NumPy copy;
+# `unpack` turns that array into a tensor with memory of its own.
 
 
 # %% id="offloading"
@@ -54,7 +54,7 @@ def offloading(copied):
     """Make hooks that keep every saved tensor as a NumPy array."""
 
     def pack(tensor):
-        """Add the tensor's bytes to the list `copied`; give an array."""
+        """Append the tensor's bytes to the list `copied`; return an array."""
         ### BEGIN SOLUTION
         copied.append(tensor.nbytes)
         return tensor.detach().numpy().copy()
@@ -71,20 +71,20 @@ def offloading(copied):
 
 # %% id="check-offloading"
 # @title Check: run this cell
-@blanks.check("offloading", "make two hooks: a tensor to an array, and back")
+@blanks.check("offloading", "make two hooks, from a tensor to an array and back")
 def moves_there_and_back():
     copied, tensor = [], torch.arange(1.0, 5.0, requires_grad=True)
     hooks, values = offloading(copied), tensor.detach().clone()
     array = hooks.pack_hook(tensor)
     kind = type(array).__name__
-    assert kind == "ndarray", f"pack gives a {kind}, and has to give an array."
+    assert kind == "ndarray", f"pack returns a {kind}, but must return an array."
     assert copied == [16], f"4 numbers of 4 bytes are [16] in `copied`, not {copied}."
     tensor.data.zero_()
-    assert array[0] == 1, "The array has the tensor's own memory: copy it."
+    assert array[0] == 1, "The array shares the tensor's memory: copy it."
     back = hooks.unpack_hook(array)
     assert torch.equal(back, values), "What comes back is not what was packed."
     array[0] = 0
-    assert back[0] == 1, "The tensor has the array's memory: clone it."
+    assert back[0] == 1, "The tensor shares the array's memory: clone it."
 
 
 # %% id="seen"
@@ -93,7 +93,7 @@ unit = 2 * 128 * 128 * 4  # bytes of a block's input
 
 
 def seen(strategy, around=nullcontext):
-    """What waits for backward and the peak, in units; and the gradients."""
+    """Return what waits for backward and the peak, in units, and the gradients."""
     torch.manual_seed(0)
     gpt = GPT(GPTConfig(num_layers=8))
 
@@ -134,20 +134,18 @@ print(f"copied: {ratio:.1f} times what waits{beside(guess, ratio)}")
 table.map("{:.1f}".format).replace("nan", "")  # in units
 
 # %% [markdown] id="offload-read"
-# In the second row nothing is recomputed, yet the peak is even below `per-block`'s, because only
-# one operation's tensors come back at a time.
+# In the second row nothing is recomputed, yet the peak is even below the `per-block` row's, because
+# only one operation's tensors come back at a time.
 #
-# The last column shows the cost: the hooks copy more than would wait. They get every saved
-# *tensor*, so a storage that three operations save is copied three times, and the weights are
-# copied too. `save_on_cpu` does the same. If you checkpoint first and move only the boundaries, you
-# copy by far the least (last row). Around *selective* checkpointing, `save_on_cpu` doesn't move
-# what the policy saves. From PyTorch 2.15 on, `checkpoint(..., respect_saved_tensors_hooks=True)`
-# passes those tensors to the hooks.
+# The last column shows the cost: the hooks copy more than would wait. Like those of `save_on_cpu`,
+# they get every saved *tensor*, so a storage that three operations save is copied three times, and
+# the weights are copied too. If you checkpoint first and move only the boundaries,  you copy by far
+# the least.
 #
 # ## How it is used
 #
 # Training programs move **only boundaries**: each block is checkpointed, and its input goes to the
-# host. Three techniques make the copies free:
+# host. Three techniques hide the copies:
 #
 # - **pinned memory**: pages of host memory that never move, so the GPU can copy by itself and
 #   Python continues immediately;
@@ -160,25 +158,25 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # for.](figures/07d-two-streams.svg)
 #
 # The next cell has a checkpoint that does all three. Its hooks are *outside* PyTorch's checkpoint,
-# so the only saved tensor they see is the block's input. `record_stream` tells the allocator that a
-# second stream still uses a tensor's memory. On a CPU a stream does nothing, so here you see the
-# order of the copies, not their time.
+# so they see only the block's input. `record_stream` tells the allocator that a second stream still
+# uses a tensor's memory. On a CPU you see only the order of the copies.
 #
 # **Write.** The rest of `unpack`, about nine lines, in this order:
 #
-# 1. Fetch this block's tensors if they aren't back yet.
+# 1. Fetch this block's tensors with `self.fetch(number)` if they aren't in `self.back` yet.
 # 2. Let the compute stream wait for the side stream.
-# 3. Fetch the previous block's tensors if they are on the host.
-# 4. Take the tensor out of `self.back[number]`, and its copy out of `self.on_host[number]`.
+# 3. Fetch the previous block's tensors, those of `number - 1`, if they are on the host.
+# 4. Take the tensor at `place` out of `self.back[number]`, and its copy out of
+#    `self.on_host[number]`.
 # 5. Say that the compute stream uses the tensor (`used_by`), and return it.
 #
-# Skip 2 and 3 if the previous block is back: they ran for this block's first tensor, and a second
-# wait would include the previous block's copy.
+# Skip 2 and 3 if the previous block is already in `self.back`. In that case, both steps already ran
+# for this block's first tensor, and a second wait would include the previous block's copy.
 
 
 # %% id="prefetching"
 class Prefetching:
-    """A checkpoint; a block's inputs wait on the host and come back a block early."""
+    """A checkpoint whose inputs wait on the host, and come back one block early."""
 
     def __init__(self, where):
         self.streams, self.where = torch.get_device_module(where), where
@@ -199,7 +197,7 @@ class Prefetching:
             return tensor
         pinned = {"device": "cpu", "pin_memory": tensor.is_cuda}
         host = torch.empty_like(tensor, **pinned)
-        self.side.wait_stream(self.streams.current_stream())  # made there
+        self.side.wait_stream(self.streams.current_stream())  # it makes the tensor
         with self.streams.stream(self.side):
             host.copy_(tensor, non_blocking=True)
         self.used_by(self.side, tensor)
@@ -226,7 +224,7 @@ class Prefetching:
         if number - 1 not in self.back:  # else it was done for an earlier tensor
             self.streams.current_stream().wait_stream(self.side)
             if number and self.on_host[number - 1]:
-                self.fetch(number - 1)  # beside this block's backward
+                self.fetch(number - 1)  # during this block's backward
         tensor, _ = self.back[number].pop(place), self.on_host[number].pop(place)
         self.used_by(self.streams.current_stream(), tensor)
         return tensor
@@ -283,12 +281,12 @@ def fetches_a_block_ahead():
                 said + "the gradient isn't the plain one."
             )
             assert order.replace("wait wait", "wait") == right, (
-                f"{said}in backward: {order}, and not {right}."
+                f"{said}in backward: {order}, not {right}."
             )
             uses = [own for by_compute, own in used if by_compute]
             assert uses == count * (1 + several) * [True], (
-                f"{said}`used_by` with the stream that computes, {len(uses)} times, "
-                f"for {sum(uses)} tensors of `self.back`."
+                f"{said}call `used_by` with the compute stream once for each tensor, "
+                f"not {len(uses)} times, for {sum(uses)} tensors of `self.back`."
             )
             left = [*filter(None, [*moving.back.values(), *moving.on_host])]
             assert not left, f"After backward, {len(left)} blocks still hold tensors."
@@ -310,19 +308,21 @@ print("forward: ", *moving.log[:16])
 print("backward:", *moving.log[16:])
 
 # %% [markdown] id="prefetching-read"
-# `[3]` is a run of block 3. In forward, an input is copied out as its block begins. In backward,
-# input 6 is requested before block 7 runs again.
+# `[3]` is a run of block 3, `out 3` a copy of its input to the host, and `in 3` the copy back. In
+# forward, an input is copied out as its block begins. In backward, the copy of input 6 is requested
+# before block 7 runs again.
 #
-# TRL and torchtune call this *activation offloading*. Transformers' switch accepts `offload` too,
-# but copies on the compute stream and fetches nothing early, so the GPU waits for each copy
-# (chapter 10).
+# TRL and torchtune call this *activation offloading*. Transformers' checkpointing switch accepts
+# `offload` too, but it copies on the compute stream and fetches nothing early. So the GPU waits for
+# each copy (chapter 10).
 #
 # ## Which copies are hidden?
 #
 # Consider one block's step on paper. Forward takes $f$ seconds, backward $2f$, and a recomputation
-# at most $f$. In each direction, copying everything that the block keeps takes $c_r$ seconds, and
-# copying only its input takes $c_1$: the bytes divided by the bus's bandwidth. Copies run during
-# the arithmetic, so forward takes the longer of its two times, and so does backward:
+# at most $f$. A copy in either direction takes its bytes divided by the bus's bandwidth: $c_r$
+# seconds for everything that the block keeps, and $c_1$ seconds for only its input. Copies run
+# during the arithmetic, so each pass takes as long as the arithmetic or the copies, whichever is
+# slower:
 #
 # | what is done | forward | backward |
 # |---|---|---|
@@ -331,8 +331,8 @@ print("backward:", *moving.log[16:])
 # | everything is moved | $\max(f, c_r)$ | $\max(2f, c_r)$ |
 # | boundaries are moved, the inside is recomputed | $\max(f, c_1)$ | $\max(3f, c_1)$ |
 #
-# The next cell uses NVIDIA's published speeds: 16-bit dense matmuls, and the link to the host in
-# *one* direction. (Data sheets give the sum of both directions.)
+# The next cell uses NVIDIA's published speeds for 16-bit dense matmuls, and for the link to the
+# host in *one* direction.
 
 # %% id="cards"
 # FLOP/s, and bytes/s to the host: T4, A100 80GB SXM, H100 SXM, GH200, B200
@@ -347,7 +347,7 @@ CARDS = {
 
 # %% id="block-numbers"
 def block_numbers(seq_len, width=4096):
-    """A causal block's forward FLOPs, the bytes that it keeps, those of its input."""
+    """Return a causal block's forward FLOPs, its saved bytes, and its input's bytes."""
     sizes = {"d_model": width, "num_heads": width // 128, "seq_len": seq_len}
     with memory.predicting(), memory.flop_counter() as counter:
         block = Block(GPTConfig(**sizes)).bfloat16()
@@ -359,8 +359,8 @@ def block_numbers(seq_len, width=4096):
 
 # %% [markdown] id="predict-moved"
 # **Predict.** Take a block as wide as Llama-2-7B's (4096), and one sequence of 2048 tokens in
-# bfloat16. An A100 moves everything that the block keeps. How long is this step, as a multiple of
-# the plain one?
+# bfloat16. An A100 moves everything that the block keeps. How long is this block's step, as a
+# multiple of the plain step?
 
 # %% id="guess-moved"
 guess = None  # times
@@ -387,15 +387,17 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 
 # %% [markdown] id="roofline-read"
 # **In a block this wide, boundaries move for free.** On all of these cards, at all three lengths,
-# the step takes 4/3 of the plain time, the same as with recomputing alone. A causal block of width
-# $h$ computes about $24h^2 + 2sh$ FLOPs for each of $s$ tokens, and its input has $2h$ bytes per
-# token. That makes $12h + s$ FLOPs per byte, more than any of these cards can do while one byte
-# moves. You only need room on the host.
+# the step takes 4/3 of the plain time, the same as with recomputing alone. You only need host
+# memory.
+#
+# Why? The forward of a causal block of width $h$ takes about $24h^2 + 2sh$ FLOPs for each of $s$
+# tokens, and the block's input has $2h$ bytes per token. That makes $12h + s$ FLOPs per byte. At
+# this width, that's more than any of the cards can do while one byte moves.
 #
 # **With a fast enough link you can offload everything for free.** At this width NVLink-C2C is fast
 # enough, and for a slow card like the T4, PCIe nearly is. Longer sequences help on every card:
 # attention's FLOPs grow quadratically with the length, the bytes only linearly. At the
-# longest of the three lengths, moving everything costs less than recomputing, except on the B200.
+# longest length, moving everything costs less than recomputing, except on the B200.
 #
 # **Predict.** Sequences have 2048 tokens. What is the smallest width (a power of two) at which an
 # A100 hides the copies of *boundaries* behind the forward?
@@ -404,7 +406,7 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 guess = None  # channels
 
 # %% id="width"
-needed = {card: flops / bus for card, (flops, bus) in CARDS.items()}  # a byte
+needed = {card: flops / bus for card, (flops, bus) in CARDS.items()}  # per byte
 widths = [2**power for power in range(8, 16)]
 all_kept, boundaries = {}, {}
 for width in widths:
@@ -420,7 +422,7 @@ print(f"A100: from width {a100_width}{beside(guess, a100_width)}")
 # %% id="width-figure"
 lines = {card: dict.fromkeys(widths, each) for card, each in needed.items()}
 lines |= {"everything": all_kept, "boundaries": boundaries}
-words = {"xlabel": "width of the block", "ylabel": "FLOPs for each byte moved"}
+words = {"xlabel": "width of the block", "ylabel": "FLOPs per byte moved"}
 title = (
     f"Boundaries are above the lines of all {len(CARDS)} cards from width {every_card}"
 )
@@ -430,26 +432,26 @@ figure = plots.training_curves(
 figure.mark(a100_width, guess)
 
 # %% [markdown] id="width-read"
-# A copy is hidden where the block's line is above the card's. For an H100 the 768 channels of GPT-2
-# or ViT-B are too few at this length, even for boundaries. Arithmetic has sped up more than PCIe,
-# so the lines of PCIe cards go up with each generation.
+# A copy is hidden where the line `everything` or `boundaries` is above the card's dashed line. For
+# an H100 the 768 channels of GPT-2 or ViT-B are too few at this length, even for boundaries.
 #
 # No program reaches both published speeds. If your kernels reach half of the FLOP/s, the card's
-# line is half as high.
+# line is half as high, and copies are easier to hide.
 #
 # ## Which boundary goes first?
 #
-# Many steps needn't move all boundaries. We take eight blocks of width 4096 with 2048 tokens, on an
+# Often you needn't move all boundaries. We take eight blocks of width 4096 with 2048 tokens, on an
 # A100 that reaches half of its FLOP/s. A *budget* says how many bytes this chain of checkpointed
 # blocks may hold.
 #
 # A simple rule moves the **earliest** boundary first (it waits longest), then the next one, until
 # the peak fits the budget.
 #
-# **Write.** `earliest_first`, about five lines. `plan.slots.schedule(items, budget)` takes the
-# numbers of the blocks to move. It returns a list of moves, or None if the peak would still be
-# above the budget. The last two boundaries never move, since backward begins with them.
-# `replace(plan, moves=tuple(moves))` is the plan with these moves.
+# **Write.** `earliest_first`. Try to move no boundary, then the first, then the first two, and so
+# on. Return the first plan that fits. `plan.slots.schedule(items, budget)` plans when to move the
+# blocks with these numbers. It returns a list of moves, or None if the peak would still be above
+# the budget. The last two boundaries never move, since backward begins with them. `replace(plan,
+# moves=tuple(moves))` is the plan with these moves.
 
 # %% id="paper-chain"
 flops, kept, boundary = block_numbers(2048)
@@ -465,9 +467,9 @@ print(f"{Bytes(each_block.peak_bytes)} with a checkpoint around each block")
 
 # %% id="earliest-first"
 def earliest_first(plan, budget):
-    """Return `plan` with as few moves as fit the budget in bytes, the earliest first.
+    """Return `plan` with the fewest moves that fit the budget (bytes), earliest first.
 
-    Raise a ValueError where moving all but the last two is not enough.
+    Raise a ValueError if moving all but the last two isn't enough.
     """
     ### BEGIN SOLUTION
     for count in range(len(plan.tree) - 1):
@@ -487,15 +489,15 @@ def the_earliest_move():
         budget, wanted = slow.peak_bytes - int(saved * boundary), [*range(wanted)]
         plan = earliest_first(slow, budget)
         moved = [move.item for move in plan.moves]
-        assert moved == wanted, f"Blocks {moved} move, and {wanted} is enough."
+        assert moved == wanted, f"Blocks {moved} move, but {wanted} is enough."
         assert plan.peak_bytes <= budget, f"{plan.peak_bytes} bytes are above {budget}."
-        assert plan.bytes_per_second == 1e9, "The plan has another link: use `replace`."
+        assert plan.bytes_per_second == 1e9, "The plan's link changed: use `replace`."
     refused = False
     try:
         earliest_first(slow, slow.peak_bytes // 4)
     except ValueError:
         refused = True
-    assert refused, "A budget that nothing fits has to raise a ValueError."
+    assert refused, "A budget that nothing fits must raise a ValueError."
 
 
 # %% [markdown] id="predict-joint"
@@ -503,8 +505,8 @@ def the_earliest_move():
 # move some or all of a block's tensors.
 #
 # **Predict.** The budget is twice the peak printed above, and the link is PCIe 4. Recomputing every
-# block takes 33 % more time than the plain step. If a plan can keep, recompute and move, by what
-# percentage is the best plan's step longer than the plain one?
+# block takes 33 % more time than the plain step. If a plan may keep, recompute and move, by what
+# percentage is its step longer than the plain step?
 
 # %% id="guess-joint"
 guess = None  # %
@@ -512,7 +514,7 @@ guess = None  # %
 
 # %% id="joint"
 def three_ways(budget, bus):
-    """How many percent longer than the plain step: by the rule, and planned."""
+    """Return the extra time in % of the plain step: by the rule, and twice planned."""
     host = planning.Host(bus)
     by_rule = earliest_first(replace(each_block, bytes_per_second=bus), budget)
     without = planning.solve(stages, budget_bytes=budget)
@@ -545,21 +547,28 @@ axes.set_yticks([0, 1, 2], ["compute", "out", "in"])
 axes.set(xlabel="milliseconds", ylim=(2.5, -0.5))
 moved = [move.item for move in best.moves]
 figure.alt = (
-    f"Three lanes. Eight blocks forward and back; the bytes of blocks {moved} go out "
-    "beside the forward and come back beside the backward."
+    f"Three lanes. Eight blocks run forward and back; the bytes of blocks {moved} go "
+    "out during forward and come back during backward."
 )
 figure
 
 # %% [markdown] id="joint-read"
-# In the figure, blocks 0, 2 and 4 are moved; 1, 3 and 5 are recomputed; 6 and 7 are kept.
-# Arithmetic hides every copy. With a budget below 1 x, a planner without a host has to recompute
-# inside recomputed segments, and the rule is far better. Above 1 x, the rule moves nothing and
-# still recomputes every block, so the joint plan is far better.
+# In the figure (budget 1.5 x), blocks 0, 2 and 4 are moved; 1, 3 and 5 are recomputed; 6 and 7 are
+# kept. Arithmetic hides every copy.
 #
-# **Where does offload lose?** If eight GPUs share the link, each has an eighth of it, and a copy
-# takes longer than the recomputation that it saves. So from 1 x on, moving hardly helps. Nor does
-# it help GPT-2 XL below, whose step takes the same time with every budget. The next table has three
-# real models, as `plan MODEL --budget SIZE --link pcie-4` plans them for an A100's speed:
+# In the table, the first column is the simple rule. With a budget below the printed peak (1 x),
+# `keep or recompute` has to recompute inside recomputed segments, so the rule is better. Above 1 x,
+# the rule moves nothing and still recomputes every block, so `all three` is far better than the
+# rule.
+#
+# **Where does offload lose?** If eight GPUs share the link, each has an eighth of its speed. Then a
+# copy takes longer than the recomputation that it saves, so from 1 x on, `all three` is hardly
+# faster than `keep or recompute`.
+#
+# The next table has seconds per update of three real models, with and without a host to move to.
+# The command `python -m tutorial_lib plan MODEL --budget SIZE --link pcie-4` makes such plans, here
+# for an A100's speed. GPT-2 XL's step takes the same time with every budget, so moving doesn't
+# help.
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell
@@ -571,9 +580,11 @@ shown["on the host, GiB"] = pairs.host["pcie-4"]
 shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
 # %% [markdown] id="published-text"
-# In 2026, the authors of two planners published measurements on eight GPUs. In the table, `full`
-# recomputes everything; `all` moves four tensors per block. Seconds are relative to each setting's
-# first way that ran. `course/recorded/make/published_offload.py` lists our assumptions:
+# In 2026, the authors of two planners published measurements on eight GPUs. In the table, `none`
+# keeps everything, `full` recomputes everything, and `all` moves four tensors per block. `planned`
+# is what their planner chose, and `nothing moved` is a run in which the planner moved nothing to
+# the host. Seconds are relative to the first way that ran with the same source and number of
+# tokens. `course/recorded/make/published_offload.py` lists our assumptions:
 
 # %% id="published"
 # @title Published steps, and what is predicted of them: run this cell
@@ -590,11 +601,10 @@ ratios["predicted"] = ratios.predicted.where(fits == "yes", "does not fit")
 ratios
 
 # %% [markdown] id="published-read"
-# Except in DeepSpeed's last row, the fastest way was predicted to be fastest (or to tie), and the
-# ways predicted not to fit (with a tenth of the card left free) ran out of memory or crawled. Where
-# copies are hidden, the predicted ratios are close. DeepSpeed's code waits for each copy to the
-# host. The prediction includes that, but `all` took even longer, perhaps because the link was
-# slower than we assumed.
+# DeepSpeed's last row ran although it was predicted not to fit. Everywhere else, ways predicted not
+# to fit ran out of memory or crawled, and the fastest way was predicted to be fastest, or to tie.
+# Where copies are hidden, the predicted ratios are close. For `all` the prediction is too low,
+# perhaps because the link was slower than we assumed.
 #
 # ## On a GPU
 #
@@ -637,8 +647,8 @@ offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"
 pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
 
 # %% [markdown] id="offload-emulated-read"
-# The host gets more than the card held before, because the hooks copy every saved tensor, not every
-# storage.
+# With `moved`, the host gets more than the card held with `kept`, because the hooks copy every
+# saved tensor, not each storage once.
 
 # %% id="verdicts"
 at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
@@ -647,12 +657,12 @@ claims.Verdicts(
     claims.Verdict(
         "C13",
         "shown",
-        "Offload frees what waits and recomputes nothing; boundaries alone hide behind "
-        "the arithmetic of a wide block, everything only behind a fast link, or on "
-        "most cards nearly so in very long sequences.",
+        "Offload frees what waits and recomputes nothing. A wide block's arithmetic "
+        "hides the copies of boundaries. It hides all copies only with a fast link, or "
+        "(nearly, on most cards) with very long sequences.",
         f"an A100 that moves everything: {a100['2k']:.2f} times the step at 2k tokens; "
         f"at 128k the {len(CARDS)} cards take {long.min():.2f} to {long.max():.2f}; "
-        f"boundaries at most {slowest:.2f}, which recomputing costs alone",
+        f"boundaries at most {slowest:.2f}, like recomputing alone",
         "predicted",
         "roofline",
         device="published speeds of five cards",
@@ -660,8 +670,8 @@ claims.Verdicts(
     claims.Verdict(
         "C13",
         "shown",
-        "Offload frees about what checkpoints free, without recomputing, and fills the "
-        "host's memory.",
+        "Offload frees about as much as checkpoints, without recomputing, but takes "
+        "the host's memory.",
         f"ViT-B: {at['kept']} become {at['moved']} on the card, "
         f"{Bytes(offload['moved']['host'])} on the host; per block {at['per block']}",
         "emulated",
@@ -673,8 +683,8 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** A block of width 4096 gets 8192 tokens in bfloat16. How long does its boundary take over a
-# bus of 25 GB/s, and its forward at 150 TFLOP/s?
+# **1.** A block of width 4096 gets 8192 tokens in bfloat16. How long does it take to copy its
+# boundary over a bus of 25 GB/s, and to run its forward at 150 TFLOP/s?
 #
 # <details><summary>Answer</summary>
 #
@@ -687,7 +697,7 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# A copy takes 43 ms. Forward waits for it, $\max(26, 43)$, and backward doesn't, $\max(51, 43)$. So
+# A copy takes 43 ms. Forward takes $\max(26, 43) = 43$ ms, and backward $\max(51, 43) = 51$ ms. So
 # the step takes 94 ms instead of 77, or 1.22 times as long. Recomputing takes 4/3, so moving is
 # faster here.
 # </details>
@@ -697,7 +707,7 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# It holds 2 GiB or 32 GiB per GPU.
+# Per GPU, it holds 2 GiB of boundaries, or 32 GiB if you move everything.
 # </details>
 
 # %% [markdown] id="end"

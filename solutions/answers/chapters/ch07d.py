@@ -5,12 +5,12 @@ from solutions.answers import right, wrong
 FILLINGS = {
     "offloading": {
         "keeps_a_copy_on_the_device": wrong(
-            "pack gives a Tensor, and has to give an array", ".numpy().copy()", ".clone()"
+            "pack returns a Tensor, but must return an array", ".numpy().copy()", ".clone()"
         ),
         "shares_the_tensors_memory": wrong(
-            "The array has the tensor's own memory", ".numpy().copy()", ".numpy()"
+            "The array shares the tensor's memory", ".numpy().copy()", ".numpy()"
         ),
-        "shares_the_arrays_memory": wrong("The tensor has the array's memory", ".clone()", ""),
+        "shares_the_arrays_memory": wrong("The tensor shares the array's memory", ".clone()", ""),
         "forgets_to_count": wrong(
             "are [16] in `copied`, not []", "copied.append(tensor.nbytes)", "pass"
         ),
@@ -22,14 +22,14 @@ FILLINGS = {
         "fetches_nothing_early": wrong(
             "in backward: in 2 wait [2] in 1 wait [1]",
             "            if number and self.on_host[number - 1]:\n"
-            "                self.fetch(number - 1)  # beside this block's backward\n",
+            "                self.fetch(number - 1)  # during this block's backward\n",
             "",
         ),
         "waits_for_the_next_one_too": wrong(
             "in 2 in 1 wait [2]",
             "            self.streams.current_stream().wait_stream(self.side)\n"
             "            if number and self.on_host[number - 1]:\n"
-            "                self.fetch(number - 1)  # beside this block's backward\n",
+            "                self.fetch(number - 1)  # during this block's backward\n",
             "            if number and self.on_host[number - 1]:\n"
             "                self.fetch(number - 1)\n"
             "            self.streams.current_stream().wait_stream(self.side)\n",
@@ -47,7 +47,7 @@ FILLINGS = {
             "in 2 in 1 [2]", "self.streams.current_stream().wait_stream(self.side)", "pass"
         ),
         "says_no_use": wrong(
-            "`used_by` with the stream that computes, 0 times",
+            "once for each tensor, not 0 times",
             "self.used_by(self.streams.current_stream(), tensor)",
             "pass",
         ),
@@ -64,12 +64,12 @@ FILLINGS = {
     },
     "earliest-first": {
         "moves_one_too_many": wrong(
-            "Blocks [0] move, and []",
+            "Blocks [0] move, but []",
             "replace(plan, moves=tuple(moves))",
             "replace(plan, moves=tuple(plan.slots.schedule(range(count + 1), budget)))",
         ),
         "moves_the_latest_first": wrong(
-            "and [0] is enough", "range(count), budget)", "range(6 - count, 6), budget)"
+            "but [0] is enough", "range(count), budget)", "range(6 - count, 6), budget)"
         ),
         "moves_all": wrong(
             "Blocks [0, 1, 2, 3, 4, 5] move",
@@ -80,12 +80,12 @@ FILLINGS = {
             "are too few, whatever moves", "range(len(plan.tree) - 1)", "range(len(plan.tree) - 2)"
         ),
         "returns_what_does_not_fit": wrong(
-            "has to raise a ValueError",
+            "must raise a ValueError",
             'raise ValueError(f"{budget} bytes are too few, whatever moves")',
             "return plan",
         ),
         "makes_a_plan_without_a_link": wrong(
-            "has another link",
+            "link changed",
             "replace(plan, moves=tuple(moves))",
             "planning.Plan(plan.stages, plan.tree, moves=tuple(moves))",
         ),
