@@ -6,8 +6,7 @@
 # authors measured their claims. And nearly every tutorial adds: "The accumulated gradient is
 # mathematically exact." With rows of different lengths that's false, and no error is raised.
 #
-# The loop has four lines. In this chapter you write it, compare it with the big batch, and break it
-# in ways that raise no error.
+# In this chapter you write the loop, compare it with one big batch, and try its common mistakes.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -54,15 +53,14 @@ torch.set_num_threads(1)
 #
 # A *micro-batch* is the samples in memory at once. The *effective batch* is all samples that one
 # update uses: here, four micro-batches. Split a batch of $B$ samples into $N$ micro-batches. The
-# loss is a mean over samples, so its gradient is a sum over samples, which can be computed in
-# parts:
+# loss is a mean over samples, so its gradient is a mean too, and you can compute it in parts:
 #
 # $$ \nabla \frac{1}{B}\sum_{i=1}^{B} \ell_i = \frac{1}{N} \sum_{j=1}^{N} \nabla
 # \Big( \frac{N}{B} \sum_{i \in \text{micro-batch } j} \ell_i \Big) $$
 #
 # If all micro-batches have the same size, $B/N$, each bracket on the right is the mean loss of one
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
-# loop divides each loss by $N$ and updates once.
+# loop only has to divide each loss by $N$, and update once.
 #
 # **Write.** `accumulated`. Old gradients stay in `.grad`, so clear them first.
 
@@ -109,7 +107,7 @@ def accumulates():
         model.head.weight.register_hook(lambda _: back.append(len(calls)))
         optimizer.register_step_post_hook(lambda *_: calls.append("step"))
         for p in model.parameters():
-            p.grad = torch.full_like(p, 1e9)  # of an update before
+            p.grad = torch.full_like(p, 1e9)  # from an earlier update
         step(model, optimizer)
         assert back, "No gradient reaches the model: call backward on each loss."
         assert all(p.grad is not None for p in model.parameters()), (
@@ -125,27 +123,27 @@ def accumulates():
     for divisor, factor in ((None, 1), (1, 2)):
         calls, back, seen = trained(partial(accumulated, num=2, divisor=divisor))
         assert calls == [12, 12, "step"], (
-            f"24 rows in 2 micro-batches: 12 rows, 12 rows and a step, not {calls}."
+            f"Expected micro-batches of 12 and 12 rows, then a step, not {calls}."
         )
         assert back == [1, 2], (
             "Call backward for each micro-batch before the next one's forward: "
             "otherwise both graphs are in memory at once."
         )
-        assert seen.norm() < 1e6, "The gradient before is still in the sum: clear it."
+        assert seen.norm() < 1e6, "The old gradient is still in the sum: clear it."
         times = seen @ wanted / wanted.norm() ** 2
         assert (seen - factor * wanted).norm() < 1e-9 * wanted.norm(), (
-            f"num=2, divisor={divisor}: {times:.3g} times the big batch's gradient, "
-            f"and it should be {factor}."
+            f"num=2, divisor={divisor}: your gradient is {times:.3g} times the big "
+            f"batch's, but should be {factor} times."
         )
 
 
 # %% [markdown] id="predict-memory"
 # ## Who was right about the memory?
 #
-# Train a small GPT with AdamW, once with a whole batch of 32 (32 x 1) and once with four
-# micro-batches of 8 (8 x 4). In this course "8 x 4" always means micro-batch x accumulation steps.
+# We train a small GPT with AdamW, once with a whole batch of 32 and once with four micro-batches of
+# 8. We call them 32 x 1 and 8 x 4: the micro-batch's size x the accumulation steps.
 #
-# **Predict.** By what percentage does the peak of the *whole step* fall?
+# **Predict.** From 32 x 1 to 8 x 4, by what percentage does the peak of the *whole step* fall?
 
 # %% id="guess-memory"
 guess = None  # %
@@ -181,7 +179,7 @@ held["whole step"] = [report.peak_bytes for report in reports]
 fell = 100 * (1 - held.loc["8 x 4"] / held.loc["32 x 1"])
 print(f"the whole step: {fell['whole step']:.1f} %{beside(guess, fell['whole step'])}")
 added = (held.loc["8 x 4"] - held.loc["8 x 1"]).iloc[1] / P
-print(f"activations: {fell['activations']:.1f} %; beside 8 x 1: {added:+.2f} P")
+print(f"activations: {fell['activations']:.1f} %; 8 x 4 minus 8 x 1: {added:+.2f} P")
 display((held / P).round(2))  # in P, the bytes of all parameters
 small.figure()  # 8 x 4
 
@@ -190,12 +188,12 @@ small.figure()  # 8 x 4
 #
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
-# - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one more P (the
-#   bytes of all parameters) in forward and backward: the first micro-batch's gradients (the striped
-#   band of the figure) stay while the second's activations build up.
+# - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It even adds P, the
+#   bytes of all parameters, to the peak. That's the size of the first micro-batch's gradients (the
+#   figure's striped band), which stay in memory while the second micro-batch runs.
 #
-# Now take the published GPT-2 with AdamW. The cell reads its peaks, *predicted* for a GPU's
-# kernels. **Does the peak grow from 8 x 2 to 8 x 4?**
+# The next cell has peaks of the published GPT-2 with AdamW, *predicted* for a GPU's kernels. **Does
+# the peak grow from 8 x 2 to 8 x 4?**
 
 # %% id="only-micro-batch"
 rows, gpt2_peaks = recorded.load("predicted").rows, {}
@@ -206,24 +204,24 @@ for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
-# It doesn't: 8 x 4 and 8 x 2 have the same peak. But the four columns with an effective batch of 32
-# all have different peaks. So the micro-batch determines the memory, not the effective batch.
-# (8 x 1 needs less than 8 x 2, because it holds one fewer copy of the gradients.)
+# It doesn't. But the four columns with an effective batch of 32 all have different peaks. So the
+# micro-batch determines the memory, not the effective batch. Only 8 x 1 needs a bit less than
+# 8 x 2: when its single micro-batch peaks, there are no gradients yet.
 #
 # ## Is it the same update?
 #
-# Does accumulation change the update? For 2, 4, 8 and 24 micro-batches, the next table shows how
-# far the gradient is from the big batch's, as a share of the big batch's gradient norm. (The last
-# digits depend on your machine.)
+# Next we compute the gradient with 2, 4, 8 and 24 micro-batches, and subtract the big batch's
+# gradient. The table below shows the norm of each difference, divided by the norm of the big
+# batch's gradient.
 #
 # **Write.** `gradient`. `parameters_to_vector` makes one vector of many tensors.
 
 
 # %% id="gradient"
 def gradient(step, dtype=torch.float32):
-    """The gradient that one call of `step` leaves: one vector, in float64.
+    """Return the gradient that one call of `step` leaves, as one float64 vector.
 
-    `make_gpt(dtype)` makes the two arguments of `step`.
+    `make_gpt(dtype)` returns the two arguments of `step`.
     """
     ### BEGIN SOLUTION
     model, optimizer = make_gpt(dtype)
@@ -245,13 +243,13 @@ def gradient_is_a_vector():
 
     weights = parameters_to_vector(make_gpt()[0].parameters()).detach()
     seen = gradient(step)
-    assert len(calls) == 1, f"It called `step` {len(calls)} times, not once."
+    assert len(calls) == 1, f"`gradient` called `step` {len(calls)} times, not once."
     gradient(step, torch.bfloat16)
     assert calls == [torch.float32, torch.bfloat16], f"The models' dtypes were {calls}."
     assert seen.shape == weights.shape, (
-        f"The model has {len(weights)} weights, the result's shape is {[*seen.shape]}."
+        f"The model has {len(weights)} weights, but the shape is {[*seen.shape]}."
     )
-    assert not torch.equal(seen, weights.to(seen)), "That's the weights themselves."
+    assert not torch.equal(seen, weights.to(seen)), "These are the weights themselves."
     assert torch.allclose(seen.float(), 2 * weights), "That isn't the step's gradient."
     assert seen.dtype == torch.float64, f"The vector is {seen.dtype}, not float64."
 
@@ -282,9 +280,8 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # A sum of $n$ terms is rounded $n$ times, each with a relative error of at most $u$, half the
 # type's epsilon. Some roundings go up and some down, so their sum grows with $\sqrt n$, not with
-# $n$. Higham and Mary (2019) prove such bounds for independent roundings. Our rule of thumb follows
-# theirs. Two orders of adding differ by less than this share of the sum of the terms' absolute
-# values:
+# $n$. Our rule of thumb follows Higham and Mary (2019). Take the sum of the terms' absolute values.
+# If you add the terms in another order, the result changes by less than this fraction of that sum:
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
@@ -295,13 +292,14 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # `assert_same_training`, which `verdict` calls below, uses this bound as its tolerance. It calls
 # both loops twice and compares all that training changes, from the loss to the optimizer's states.
 # **Compare in float64, with dropout off**: then rounding is tiny and no random mask differs, so a
-# bug shows. In bfloat16 even a wrong loop would pass, so the function refuses to compare.
+# bug shows. In bfloat16 the bound is so wide that a wrong loop would pass, so the function refuses
+# this dtype.
 #
 # ## The forgotten division
 #
 # Leave `/ num` out, and the gradient is `num` times too large. With AdamW the run still looks
-# healthy: AdamW divides by the gradient's size, so the factor cancels (09b measures what is left).
-# The mistake matters once you clip gradients, add a second loss or change `num`.
+# healthy: AdamW divides by the gradient's size, so the factor cancels. The mistake matters once you
+# clip gradients, add a second loss or change `num`.
 
 # %% id="verdict"
 forgot = partial(accumulated, divisor=1)
@@ -312,10 +310,10 @@ verdict(big_batch, forgot, make=in_float64, differs="gradients")
 # %% [markdown] id="last-window"
 # ## The last window
 #
-# A *window* is the micro-batches of one update. Split 517 images of digits into micro-batches of
-# 64: that makes nine, the last with five images. With four accumulation steps there are two full
-# windows, and this last micro-batch is left over. Many notebooks use the loop below. **What
-# does it do with the last five images?**
+# A *window* is the micro-batches of one update. 517 images in micro-batches of 64 make nine
+# micro-batches, the last with five images. With four accumulation steps there are two full windows,
+# and the last micro-batch is left over. **What does the common loop below do with the last five
+# images?**
 
 # %% id="published-epoch"
 images, labels = (rows[:517] for rows in data.digits())
@@ -340,17 +338,18 @@ def published_epoch(model, optimizer, num=4):
 # %% [markdown] id="read-last"
 # The five images' gradient is computed and stays in `.grad`. If the next epoch begins with
 # `zero_grad`, the five images are lost. If it doesn't, an old gradient leaks into that epoch. An
-# extra `step()` at the end isn't enough, because the loop divided the last micro-batch's loss by 4.
-# For an exact fix, weight each micro-batch by its share of the window's images.
+# extra `step()` at the end isn't enough: the loop divided the last loss by 4, but its window has
+# only one micro-batch. For an exact fix, multiply each micro-batch's loss by its share of the
+# window's images.
 #
 # **Write.** `mended_epoch`, six lines. `torch.arange(517).split(size * num)` returns the windows.
 
 
 # %% id="mended-epoch"
 def mended_epoch(model, optimizer, size=64, num=4):
-    """Train on 517 images: one update a window of `num` micro-batches.
+    """Train on 517 images, with one update per window of `num` micro-batches.
 
-    `model.loss(images[rows], labels[rows])` is the mean loss of some rows.
+    `model.loss(images[rows], labels[rows])` is the mean loss of those rows.
     """
     ### BEGIN SOLUTION
     for window in torch.arange(517).split(size * num):
@@ -386,11 +385,11 @@ def epoch_is_mended():
     optimizer.register_step_pre_hook(look)
     mended_epoch(model, optimizer, size=60, num=3)
     assert sizes == 8 * [60] + [37], (
-        "With size=60 there are 8 micro-batches of 60 and one of 37, not "
-        f"{len(sizes)}, which begin with {sizes[:3]} and end with {sizes[-3:]}."
+        "With size=60, expected 8 micro-batches of 60 and one of 37. You ran "
+        f"{len(sizes)}: the first are {sizes[:3]}, the last {sizes[-3:]}."
     )
     assert len(seen) == 3, (
-        f"517 images in windows of 3 x 60 are 3 updates, not {len(seen)}."
+        f"517 images in windows of 3 x 60 make 3 updates, not {len(seen)}."
     )
     assert back == [*range(1, 10)], (
         "Call backward for each micro-batch before the next one's forward: otherwise "
@@ -398,8 +397,8 @@ def epoch_is_mended():
     )
     for number, (times, off) in enumerate(seen):
         assert off < 1e-9, (
-            f"Update {number + 1}, of {len(windows[number])} images: {times:.3g} times "
-            "the gradient of their mean loss."
+            f"Update {number + 1} ({len(windows[number])} images) used {times:.3g} "
+            "times the gradient of their mean loss."
         )
 
 
@@ -422,7 +421,7 @@ verdict(big_epoch, mended_epoch, make=make_vit, calls=1)
 # which PyTorch leaves out of the loss.
 #
 # **Write.** The rest of `loss_sum`. It returns the *sum* over tokens, so that the loop can choose
-# the divisor. The logits at a position score the next token. The model can't embed -100, so pass it
+# the divisor. The logits at a position score the next token. The model can't embed -100, so give it
 # `rows.clamp(min=0)`.
 
 # %% id="rows"
@@ -432,7 +431,7 @@ lines = [line for line in source if 2 <= len(line) <= 63][-32:]
 
 # %% id="loss-sum"
 def loss_sum(model, lines):
-    """The loss's sum over all tokens but each line's first, by `F.cross_entropy`."""
+    """Return `F.cross_entropy` summed over all tokens but the first of each line."""
     rows = [data.encode(line) for line in lines]
     rows = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
     ### BEGIN SOLUTION
@@ -444,7 +443,7 @@ def loss_sum(model, lines):
 
 # %% id="check-loss-sum"
 # @title Check: run this cell
-@blanks.check("loss_sum", "return the sum of the loss, a tensor")
+@blanks.check("loss_sum", "return the sum of the losses, as a tensor")
 def loss_is_a_sum():
     model, _ = make_gpt(torch.float64)
     for some in (lines[:1], lines[:3]):
@@ -454,13 +453,13 @@ def loss_is_a_sum():
             logs = model(row[None])[0].log_softmax(-1)
             alone -= logs[:-1].gather(1, row[1:, None]).sum()
             count += len(row) - 1
-        assert seen.shape == (), f"One number, and not a tensor of {[*seen.shape]}."
+        assert seen.shape == (), f"Return one number, not shape {[*seen.shape]}."
         assert abs(seen * count / alone - 1) > 1e-9 or count == 1, (
-            "The mean over tokens came back: the loop needs the sum."
+            "You returned the mean over tokens: the loop needs the sum."
         )
         off = (seen / alone).item()
         assert abs(off - 1) < 1e-9, (
-            f"{len(some)} lines, {count + len(some)} tokens: {off:.3f} times their sum."
+            f"{len(some)} lines, {count + len(some)} tokens: {off:.3f} times the sum."
         )
     assert torch.autograd.grad(seen, model.head.weight)[0].norm() > 0
 
@@ -479,19 +478,19 @@ def whole(model, optimizer):  # all lines at once
 
 
 # %% [markdown] id="write-ragged"
-# A **mean of means** divides each micro-batch's sum by its own number of tokens, and by the number
-# of micro-batches. Instead, you can divide each sum by the number of tokens in the *whole window*,
-# counted before the first backward.
+# A **mean of means** divides each micro-batch's sum by its own number of tokens, and then by the
+# number of micro-batches. The other choice is to divide each sum by the number of tokens in the
+# *whole window*, counted before the first backward.
 #
-# **Write.** The loop, with both divisors. It returns the sum of the divided losses.
+# **Write.** `ragged`, which can use either divisor. It returns the sum of the divided losses.
 
 
 # %% id="ragged-steps"
 def ragged(model, optimizer, lines, size, mean_of_means=False):
-    """Do one update with micro-batches of `size` lines; give the sum of scaled losses.
+    """Do one update in micro-batches of `size` lines; return the scaled losses' sum.
 
-    Each loss is divided by the targets of all lines; with `mean_of_means` by those of
-    its own micro-batch, and by the number of micro-batches.
+    Divide each loss by the number of targets in all lines or, with `mean_of_means`, by
+    the number in its own micro-batch times the number of micro-batches.
     """
     ### BEGIN SOLUTION
     optimizer.zero_grad()
@@ -528,10 +527,10 @@ def ragged_is_right():
             lambda _, to=back, calls=calls: to.append(len(calls))
         )
         for p in model.parameters():
-            p.grad = torch.full_like(p, 1e9)  # of an update before
+            p.grad = torch.full_like(p, 1e9)  # from an earlier update
         total = ragged(model, optimizer, lines[:5], 2, mean_of_means=means)
         assert calls == [2, 2, 1, "step"], (
-            f"5 lines in twos: 2 lines, 2 lines, 1 line and a step, not {calls}."
+            f"Expected micro-batches of 2, 2 and 1 lines, then a step, not {calls}."
         )
         assert back == [1, 2, 3], (
             "Call backward for each micro-batch before the next one's forward: "
@@ -543,17 +542,18 @@ def ragged_is_right():
         grads = parameters_to_vector(p.grad for p in model.parameters())
         assert grads.norm() < 1e6, "An older gradient is in the sum: clear it first."
         off = error(grads, parameters_to_vector(true))
-        assert off < 1e-9, f"mean_of_means={means}: the gradient is {off:.0%} off."
+        assert off < 1e-9, f"mean_of_means={means}: the gradient is off by {off:.0%}."
         assert abs(total - loss.item()) < 1e-9, (
-            f"mean_of_means={means}: the scaled losses sum to {loss.item():.4f}, and "
-            f"{total:.4f} came back."
+            f"mean_of_means={means}: the scaled losses sum to {loss.item():.4f}, but "
+            f"you returned {total:.4f}."
         )
 
 
 # %% [markdown] id="predict-ragged"
-# Take 32 rows in micro-batches of 4, once with each divisor.
+# Next we compute a mean of means, over 32 rows in micro-batches of 4.
 #
-# **Predict.** By what percentage is the gradient of the mean of means wrong?
+# **Predict.** Its gradient is wrong. How large is the error's norm, in % of the right gradient's
+# norm?
 
 # %% id="guess-ragged"
 guess = None  # %
@@ -568,9 +568,8 @@ print(f"gradient off by {ragged_off:.0f} %{beside(guess, ragged_off)}")
 print(f"loss off by {loss_off:.1f} %")
 
 # %% [markdown] id="read-ragged"
-# In a mean of means, a token counts more if its micro-batch has few tokens. The gradient's error is
-# many times the loss's, so the logged loss hardly shows it. Hugging Face's `Trainer` had this fault
-# until 2024.
+# In a mean of means, a token counts more if its micro-batch has few tokens. The logged loss hardly
+# shows this, because its error is many times smaller than the gradient's.
 #
 # ## What happens once per update
 #
@@ -608,7 +607,7 @@ def update(model, optimizer, scheduler, scaler, num=4):
 
 # %% id="check-update"
 # @title Check: run this cell
-@blanks.check("update", "return the logged loss, a number")
+@blanks.check("update", "return the logged loss, as a number")
 def update_is_right():
     def make(scale):
         model, optimizer = make_vit()
@@ -649,44 +648,45 @@ def update_is_right():
     for name in ("scale", "step", "update", "schedule"):
         spied(name)
     for p in model.parameters():
-        p.grad = torch.full_like(p, 1e9)  # of an update before
+        p.grad = torch.full_like(p, 1e9)  # from an earlier update
     with patch.object(nn.utils, "clip_grad_norm_", clipped):
         logged = update(model, optimizer, schedule, scaler, num=2)
-    assert sizes == [32, 32], f"Two micro-batches of 32 digits, and not {sizes}."
-    assert calls.count("scale") == 2, "Scale each loss: backward comes after it."
+    assert sizes == [32, 32], f"Expected two micro-batches of 32 digits, not {sizes}."
+    assert calls.count("scale") == 2, "Scale each loss before its backward."
     assert clips == [(2, 0.1)], (
-        "Clip to 0.1 once, after the last backward. It came after micro-batches "
+        "Clip to 0.1 once, after the last backward. You clipped after micro-batches "
         f"{[number for number, _ in clips]}."
     )
-    assert len(norms) == 1, f"One window makes one update, and not {len(norms)}."
-    assert calls.count("step") == 1, "Not the optimizer, `scaler.step` does the update."
+    assert len(norms) == 1, f"One window should make one update, not {len(norms)}."
+    assert calls.count("step") == 1, "Update with `scaler.step`, not `optimizer.step`."
     size, along = norms[0].norm().item(), F.cosine_similarity(norms[0], exact, 0)
-    assert along > 0.999, "The gradient of an update before is in the sum: clear it."
+    assert along > 0.999, "An earlier update's gradient is in the sum: clear it."
     assert abs(size - 0.1) < 1e-4, (
-        f"At the update, the gradient's norm is {size:.1g}, not 0.1: clipped scaled?"
+        f"The gradient's norm is {size:.1g}, not 0.1: did you clip before unscaling?"
     )
     for name in ("update", "schedule"):
         number = calls.count(name)
         assert number == 1, (
-            f"The {name} belongs once in an update, and not {number} times."
+            f"The {name} should run once per window, not {number} times."
         )
     assert abs(logged - true.item()) < 1e-5, (
-        f"The mean loss is {true.item():.4f}, and {logged:.4f} came back."
+        f"The mean loss is {true.item():.4f}, but you returned {logged:.4f}."
     )
 
 
 # %% [markdown] id="read-mistakes"
 # Four mistakes are common, and none raises an error:
 #
-# - *Clipping in each micro-batch*: the first gradients shrink repeatedly, and the last counts most.
-# - *Unscaling too late, or never*: gradients are clipped while still multiplied by the scale.
+# - *Clipping in each micro-batch*: each clip shrinks the earlier micro-batches' gradients again.
+# - *Unscaling too late, or never*: the clip then sees gradients that are still multiplied by the
+#   scale, and shrinks them too much.
 # - *Stepping the scheduler in each micro-batch*: the schedule runs `num` times too fast.
-# - *Not dividing*: if every gradient is clipped, only the logged loss shows the mistake.
+# - *Not dividing*: clipping removes the extra factor, so only the logged loss shows the mistake.
 #
 # ## The other price: time
 #
-# "Accumulation adds no computation." Is that so? We count the FLOPs of 32 samples as one batch and
-# as 32 micro-batches of 1. Then we time both.
+# A common claim is "Accumulation adds no computation." To test it, we run 32 samples as one batch
+# and as 32 micro-batches of 1. We count the FLOPs of both, and time both.
 
 
 # %% id="flops"
@@ -714,9 +714,9 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, but the times differ. Each call has a fixed cost, and small matrices leave
-# a machine partly idle: a few rows keep one CPU core busy; a GPU needs thousands. So time a few
-# micro-batch sizes. Of the sizes within a few % of the fastest, take the smallest, since it needs
-# the least memory.
+# a machine partly idle. A matrix with a few rows keeps a CPU core busy, but a GPU needs thousands
+# of rows. So time a few micro-batch sizes, and take the smallest that is almost as fast as the
+# fastest.
 #
 # ## Verdicts
 
@@ -728,17 +728,17 @@ averages += [error(gradient(partial(means, size=size), double), gradient(whole, 
 right = [off < 1e-9 for off in averages]
 claims.Verdicts(
     claims.Verdict("A08", "built", "The plain loop equals the big batch if every "
-        "window is full and each micro-batch's loss is a plain mean over equally many "
-        "terms, each of one sample alone.",
+        "window is full and each micro-batch's loss is a plain mean over the same "
+        "number of terms, each from a single sample.",
         f"within float64's rounding: {exact}", "computed", "distances"),
     claims.Verdict("A09", "holds if", "The mean of micro-batch gradients is the big "
         "batch's gradient if each loss depends on one sample and each micro-batch is "
-        "weighed by its share of the window.", f"{ragged_off:.0f} % off where rows "
+        "weighted by its share of the window.", f"{ragged_off:.0f} % off where rows "
         "differ in length", "computed", "measure-ragged",
         held=(sum(right), len(right), "sizes and kinds of rows")),
     claims.Verdict("D01", "holds if", "The accumulated gradient is exact, up to "
-        "rounding, if each loss depends on one sample and each micro-batch is weighed "
-        "by its share of the window. A bfloat16 sum rounds a lot.",
+        "rounding, if each loss depends on one sample and each micro-batch is "
+        "weighted by its share of the window. A bfloat16 sum rounds a lot.",
         f"{ragged_off:.0f} % off where rows differ in length", "computed",
         "measure-ragged",
         held=(sum(right), len(right), "sizes and kinds of rows")),
@@ -761,18 +761,18 @@ claims.Verdicts(
         "micro-batch at a time, the micro-batch decides the memory, and the global "
         "batch does not. A second micro-batch adds a copy of the gradients at most.",
         f"{gpt2_peaks['8 x 2']:.2f} and "
-        f"{gpt2_peaks['8 x 4']:.2f} GiB for batches of 16 and 32 in pieces of 8; "
-        f"{gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4", "predicted",
+        f"{gpt2_peaks['8 x 4']:.2f} GiB for batches of 16 and 32 with 8 at a time; "
+        f"{gpt2_peaks['4 x 8']:.2f} GiB with 4 at a time", "predicted",
         "only-micro-batch", device="CUDA kernels",
         held=(sum(decided) // 2, len(decided) // 2, "pairs of GPT-2's steps")),
     claims.Verdict("A10", "holds if", "Four micro-batches of 8 cut the activations of "
-        "a batch of 32 by 75 %, and the peak by less, unless activations are nearly "
-        "all of it.", f"{fell['activations']:.1f} % of the activations, "
+        "a batch of 32 by 75 %, and the peak by less, unless the peak is nearly all "
+        "activations.", f"{fell['activations']:.1f} % of the activations, "
         f"{fell['whole step']:.1f} % of the peak", "counted", "memory-table",
         tried={"saved": fell}),
-    claims.Verdict("D03", "holds if", "Accumulation does not reduce the peak if you "
-        "compare at one micro-batch: it adds up to a copy of the gradients to forward "
-        "and backward.",
+    claims.Verdict("D03", "holds if", "Accumulation does not reduce the peak if the "
+        "micro-batch stays the same: it adds up to one copy of the gradients to "
+        "forward and backward.",
         f"{added:+.2f} P", "counted", "memory-table",
         held=(sum(no_lower), len(no_lower), "pairs of GPT-2's steps")),
     claims.Verdict("A11", "holds if", "Accumulation adds no FLOPs; it adds no time "
@@ -784,15 +784,15 @@ claims.Verdicts(
 # %% [markdown] id="your-run-text"
 # ## Your run
 #
-# After chapters 05 and 07, most of `train.py`'s memory at the peak is logits: 12 x 1024 rows of
-# 50257 numbers. With four sequences at a time, the logits take a third of that.
+# With the changes of chapters 05 and 07, most of `train.py`'s memory at the peak is logits: 12 x
+# 1024 rows of 50257 numbers. With 4 of the 12 sequences at a time, the logits take a third of that.
 #
 # **Write.** The loop of `train.py`'s update. Each micro-batch has the same number of tokens.
 
 
 # %% id="in-micro-batches"
 def in_micro_batches(model, optimizer, tokens, micro_batch=4):
-    """Do one update in micro-batches; return the mean loss, a tensor without history.
+    """Do one update in micro-batches; return the mean loss, a tensor without a graph.
 
     `train.loss_of(model, part)` is the mean loss of a part.
     """
@@ -810,7 +810,7 @@ def in_micro_batches(model, optimizer, tokens, micro_batch=4):
 
 # %% id="check-in-micro-batches"
 # @title Check: run this cell
-@blanks.check("in_micro_batches", "return the mean loss, a tensor")
+@blanks.check("in_micro_batches", "return the mean loss, as a tensor")
 def updates_once():
     tokens = your_run.ROWS
     (model, optimizer), (twin, other) = (train.make(train.TWIN) for _ in range(2))
@@ -825,11 +825,11 @@ def updates_once():
     with patch.object(train, "loss_of", counted):
         loss = in_micro_batches(model, optimizer, tokens, micro_batch=3)
     wanted = train.update(twin, other, tokens)
-    assert sizes == 4 * [3], f"12 sequences by 3: the losses are of {sizes}, not 3s."
+    assert sizes == 4 * [3], f"Expected 4 micro-batches of 3 sequences, not {sizes}."
     assert back == [1, 2, 3, 4], (
-        "Go backward after each loss: else all graphs are in memory."
+        "Call backward after each loss: otherwise all graphs are in memory at once."
     )
-    assert steps == [4], f"The optimizer steps after losses {steps}, not once, after 4."
+    assert steps == [4], f"The optimizer steps after losses {steps}, not only after 4."
     gone = any(p.grad is None for p in model.parameters())
     assert not gone, "The gradients are gone: clear them only at the beginning."
     seen, true = (
@@ -859,26 +859,28 @@ your_run.apply("08", update=in_micro_batches)
 # </details>
 #
 # **2.** Gradients take 6 GiB, and each sample's activations take 2 GiB. How much do both take
-# together at the activation peak, with 8 samples at once (8 x 1), and with 1 x 8?
+# together at the end of an update's last forward, with 8 x 1 and with 1 x 8?
 #
 # <details><summary>Answer</summary>
 #
-# 8 x 1 takes 16 GiB, since there are no gradients yet. 1 x 8 takes 2 + 6 = 8 GiB from the second
-# micro-batch on.
+# 8 x 1 has only one forward, and no gradients yet: it takes 8 · 2 = 16 GiB. 1 x 8 takes 2 + 6 =
+# 8 GiB, because the earlier micro-batches' gradients are still in memory.
 # </details>
 #
-# **3.** In problem 2, how many samples must there be before a micro-batch of 1 saves memory?
+# **3.** In problem 2, what is the smallest effective batch for which a micro-batch of 1 saves
+# memory?
 #
 # <details><summary>Answer</summary>
 #
-# $n$ samples take $2n$ GiB at once, and 8 GiB one at a time. So it saves memory from 5 samples on.
+# All at once, $n$ samples take $2n$ GiB. One at a time, they take 8 GiB. $2n$ is more than 8 from
+# $n = 5$ on, so the smallest is 5.
 # </details>
 
 # %% [markdown] id="summary"
 # ## What you can now do
 #
 # - Write the loop from the formula, and weight each micro-batch by its share of the whole window.
-# - Compare two loops by their gradients in float64, with a tolerance that you can derive.
+# - Compare two loops by their gradients, in float64.
 # - Say what accumulation saves (activations) and what it costs (one copy of the gradients, and time
 #   if micro-batches are small).
 #

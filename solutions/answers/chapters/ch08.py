@@ -5,14 +5,16 @@ from solutions.answers import right, wrong
 FILLINGS = {
     "two-steps": {
         "divides_by_the_rows": wrong(
-            "num=2, divisor=None: 0.167 times", "(divisor or num)", "(divisor or len(micro_batch))"
+            "num=2, divisor=None: your gradient is 0.167 times",
+            "(divisor or num)",
+            "(divisor or len(micro_batch))",
         ),
-        "forgets_the_division": wrong("divisor=None: 2 times", " / (divisor or num)", ""),
-        "takes_no_divisor": wrong("divisor=1: 1 times", "(divisor or num)", "num"),
-        "climbs": wrong("divisor=None: -1 times", "loss = model", "loss = -model"),
-        "forgets_the_update": wrong(
-            "12 rows and a step, not [12, 12].", "\n    optimizer.step()", ""
+        "forgets_the_division": wrong(
+            "divisor=None: your gradient is 2 times", " / (divisor or num)", ""
         ),
+        "takes_no_divisor": wrong("divisor=1: your gradient is 1 times", "(divisor or num)", "num"),
+        "climbs": wrong("divisor=None: your gradient is -1 times", "loss = model", "loss = -model"),
+        "forgets_the_update": wrong("then a step, not [12, 12].", "\n    optimizer.step()", ""),
         "updates_each_time": wrong(
             "not [12, 'step', 12, 'step']", "\n    optimizer.step()", "\n        optimizer.step()"
         ),
@@ -58,7 +60,7 @@ FILLINGS = {
             "The models' dtypes were", "optimizer = make_gpt(dtype)", "optimizer = make_gpt()"
         ),
         "gives_the_weights": wrong(
-            "That's the weights themselves", "p.grad.double()", "p.double()"
+            "These are the weights themselves", "p.grad.double()", "p.double()"
         ),
         "stays_in_float32": wrong("not float64", "p.grad.double()", "p.grad"),
         "takes_two_steps": wrong(
@@ -75,26 +77,28 @@ FILLINGS = {
     },
     "mended-epoch": {
         "divides_by_the_full_window": wrong(
-            "of 157 images: 0.872 times", "len(rows) / len(window)", "len(rows) / (size * num)"
+            "(157 images) used 0.872 times", "len(rows) / len(window)", "len(rows) / (size * num)"
         ),
-        "divides_by_num": wrong("of 157 images: 1.21 times", "len(rows) / len(window)", "1 / num"),
+        "divides_by_num": wrong(
+            "(157 images) used 1.21 times", "len(rows) / len(window)", "1 / num"
+        ),
         "does_not_divide": wrong(
-            "Update 1, of 180 images: 3 times", "len(rows) / len(window)", "1"
+            "Update 1 (180 images) used 3 times", "len(rows) / len(window)", "1"
         ),
-        "never_clears": wrong("Update 2, of 180 images: ", "optimizer.zero_grad()", "pass"),
+        "never_clears": wrong("Update 2 (180 images) used ", "optimizer.zero_grad()", "pass"),
         "knows_one_size": wrong(
-            "begin with [64, 64, 52]", "window.split(size)", "window.split(64)"
+            "the first are [64, 64, 52]", "window.split(size)", "window.split(64)"
         ),
-        "knows_one_number": wrong("are 3 updates, not 5", "size * num)", "size * 2)"),
+        "knows_one_number": wrong("make 3 updates, not 5", "size * num)", "size * 2)"),
         "takes_a_window_at_once": wrong(
-            "begin with [180, 180, 157]", "window.split(size)", "[window]"
+            "the first are [180, 180, 157]", "window.split(size)", "[window]"
         ),
         "updates_each_time": wrong(
             "3 updates, not 9", "\n        optimizer.step()", "\n            optimizer.step()"
         ),
         "forgets_the_update": wrong("3 updates, not 0", "\n        optimizer.step()", ""),
         "leaves_the_last_window_out": wrong(
-            "end with [60, 60, 60]", ".split(size * num)", ".split(size * num)[:2]"
+            "the last [60, 60, 60]", ".split(size * num)", ".split(size * num)[:2]"
         ),
         "holds_all_graphs": wrong(
             "graphs are all in memory at once",
@@ -109,7 +113,7 @@ FILLINGS = {
             ),
         ),
         "counts_micro_batches": wrong(
-            *("of 157 images: 1.21 times", "len(rows) / len(window)"),
+            *("(157 images) used 1.21 times", "len(rows) / len(window)"),
             "1 / len(window.split(size))",
         ),
         "divides_in_the_end": right(
@@ -123,17 +127,17 @@ FILLINGS = {
     },
     "loss-sum": {
         "scores_its_own_token": wrong(
-            "times their sum", *("logits[:, :-1]", "logits"), *("rows[:, 1:]", "rows")
+            "times the sum", *("logits[:, :-1]", "logits"), *("rows[:, 1:]", "rows")
         ),
         "scores_the_token_before": wrong(
-            "times their sum",
+            "times the sum",
             *("logits[:, :-1]", "logits[:, 1:]"),
             *("rows[:, 1:]", "rows[:, :-1]"),
         ),
-        "gives_the_mean": wrong("The mean over tokens came back", ', reduction="sum"', ""),
-        "gives_every_token": wrong("One number, and not a tensor", '"sum"', '"none"'),
+        "gives_the_mean": wrong("You returned the mean over tokens", ', reduction="sum"', ""),
+        "gives_every_token": wrong("Return one number, not shape", '"sum"', '"none"'),
         "counts_the_padding": wrong(
-            "times their sum", "rows[:, 1:].flatten()", "rows.clamp(min=0)[:, 1:].flatten()"
+            "times the sum", "rows[:, 1:].flatten()", "rows.clamp(min=0)[:, 1:].flatten()"
         ),
         "feeds_the_padding": wrong("index out of range", "rows.clamp(min=0)", "rows"),
         "takes_logs": right(
@@ -142,7 +146,7 @@ FILLINGS = {
     },
     "ragged-steps": {
         "forgets_the_number": wrong(
-            "mean_of_means=True: the gradient is 200% off",
+            "mean_of_means=True: the gradient is off by 200%",
             "len(starts) * num_targets(part)",
             "num_targets(part)",
         ),
@@ -172,7 +176,7 @@ FILLINGS = {
     },
     "update": {
         "clips_each": wrong(
-            "It came after micro-batches [1, 2]",
+            "You clipped after micro-batches [1, 2]",
             *("    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n", ""),
             *(
                 "        logged += loss.item()",
@@ -181,12 +185,14 @@ FILLINGS = {
             ),
         ),
         "never_clips": wrong(
-            "It came after micro-batches []",
+            "You clipped after micro-batches []",
             *("    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n", ""),
         ),
-        "never_unscales": wrong("clipped scaled?", "    scaler.unscale_(optimizer)\n", ""),
+        "never_unscales": wrong(
+            "did you clip before unscaling?", "    scaler.unscale_(optimizer)\n", ""
+        ),
         "unscales_after_the_clip": wrong(
-            "clipped scaled?",
+            "did you clip before unscaling?",
             *("    scaler.unscale_(optimizer)\n", ""),
             *("    scaler.step", "    scaler.unscale_(optimizer)\n    scaler.step"),
         ),
@@ -194,7 +200,7 @@ FILLINGS = {
             "_scale is None", "scaler.scale(loss).backward()", "loss.backward()"
         ),
         "steps_the_schedule_each_time": wrong(
-            "The schedule belongs once in an update",
+            "The schedule should run once per window",
             *("    scheduler.step()\n", ""),
             *(
                 "        logged += loss.item()",
@@ -202,13 +208,15 @@ FILLINGS = {
             ),
         ),
         "forgets_the_scalers_update": wrong(
-            "The update belongs once in an update", "    scaler.update()\n", ""
+            "The update should run once per window", "    scaler.update()\n", ""
         ),
         "does_not_divide": wrong("The mean loss is", " / num", ""),
         "updates_past_the_scaler": wrong(
-            "`scaler.step` does the update", "scaler.step(optimizer)", "optimizer.step()"
+            "Update with `scaler.step`", "scaler.step(optimizer)", "optimizer.step()"
         ),
-        "never_clears": wrong("of an update before is in the sum", "optimizer.zero_grad()", "pass"),
+        "never_clears": wrong(
+            "An earlier update's gradient is in the sum", "optimizer.zero_grad()", "pass"
+        ),
         "takes_all_at_once": wrong("32 digits", "chunk(num)", "chunk(1)"),
         "logs_apart": right("logged += loss.item()", "logged = logged + float(loss)"),
         "splits": right("torch.arange(64).chunk(num)", "torch.arange(64).split(64 // num)"),
@@ -221,7 +229,9 @@ FILLINGS = {
         "clears_twice_at_the_beginning": right(
             *("    for part in", "    optimizer.zero_grad()\n    for part in"),
         ),
-        "takes_the_whole": wrong("the losses are of [12]", "in parts:", "in [tokens]:"),
+        "takes_the_whole": wrong(
+            "4 micro-batches of 3 sequences, not [12]", "in parts:", "in [tokens]:"
+        ),
         "forgets_the_division": wrong("4.00 times the whole batch's", " / len(parts)", ""),
         "steps_each_time": wrong(
             "steps after losses [1, 2, 3, 4, 4]",
@@ -229,7 +239,7 @@ FILLINGS = {
             "        loss.backward()\n        optimizer.step()\n",
         ),
         "holds_all_graphs": wrong(
-            "Go backward after each loss",
+            "Call backward after each loss",
             "        loss.backward()\n        total = total + loss.detach()",
             "        total = total + loss\n    total.backward()\n    total = total.detach()",
         ),
