@@ -4,7 +4,7 @@
 # This companion of chapter 08 is optional: no lab and no later chapter needs it. It answers seven
 # questions:
 #
-# 1. Activations fall by 75 %: how much of that does a whole step save?
+# 1. Four micro-batches cut the activations by 75 %. How far does the whole step's peak fall?
 # 2. Does Hugging Face's `Trainer` accumulate your own model correctly?
 # 3. What do other trainers do with a window?
 # 4. What does padding cost, and what do packed rows save?
@@ -42,9 +42,9 @@ torch.set_num_threads(1)
 # %% [markdown] id="lengths"
 # ## How much of the 75 % do you get?
 #
-# Four micro-batches of 8 (8 x 4) keep a quarter of the activations of one batch of 32 (32 x 1). How
-# far does the peak of the whole step fall? The table compares long and short sequences, for GPT-2
-# with AdamW in float32, *predicted* for a GPU's kernels:
+# Four micro-batches of 8 (8 x 4) keep a quarter of the activations of one batch of 32 (32 x 1). The
+# table shows how far the whole step's peak falls with long and short sequences, for GPT-2 with
+# AdamW in float32, *predicted* for a GPU's kernels:
 
 # %% id="published-table"
 rows, gib = recorded.load("predicted").rows, {}
@@ -59,16 +59,15 @@ long_short.round(2)
 
 # %% [markdown] id="trainers"
 # With long sequences the activations set the peak, and you get nearly all of the 75 %. With short
-# ones the optimizer's update sets the peak: it holds gradients, optimizer states and a temporary
-# copy, and accumulation changes none of these.
+# sequences the optimizer's update sets the peak. During the update, memory holds parameters,
+# gradients, optimizer states and temporary tensors, and accumulation changes none of these.
 #
 # ## Does the `Trainer` accumulate your own model correctly?
 #
 # Chapter 08 measured how wrong a mean of means is. Hugging Face's `Trainer` computed one until
-# October 2024 (transformers issue 24725, TRL 2175, Unsloth 1146). Since then the `Trainer` counts
-# the window's tokens and passes that number to the model as `num_items_in_batch`. **What if your
-# own model doesn't accept that argument?** Here is such a model with the usual loss. Its data is 32
-# lines of code.
+# October 2024 (transformers issue 24725). Since then the `Trainer` counts the window's tokens and
+# passes that number to the model as `num_items_in_batch`. **What if your own model doesn't accept
+# that argument?** Here is such a model with the usual loss. Its data is 32 lines of code.
 
 
 # %% id="own-model"
@@ -97,8 +96,8 @@ def collate(part):
 
 
 # %% [markdown] id="real-trainer"
-# A real `Trainer` does one update. Just before the optimizer's step, a callback keeps the
-# gradients. Clipping is off, so these are the gradients as computed.
+# Next, a real `Trainer` does one update with clipping off. Just before the optimizer's step, a
+# callback copies the gradients.
 
 
 # %% id="trainer-settings"
@@ -136,10 +135,11 @@ def error(seen, wanted):
 
 
 # %% [markdown] id="predict-trainer"
-# Two models train in micro-batches of 1. One is `OwnModel`. The other's `forward` accepts any
-# keyword argument and ignores it (`**_`), as wrappers do.
+# Two models train on the 32 lines in micro-batches of 1. One is `OwnModel`. The other's `forward`
+# accepts any keyword argument and ignores it (`**_`), as wrappers do.
 #
-# **Predict.** How large is the second model's error, as a multiple of the right gradient's norm?
+# **Predict.** How large is the norm of the error in the second model's gradient, as a multiple of
+# the right gradient's norm?
 
 # %% id="guess-trainer"
 guess = None  # times
@@ -194,23 +194,22 @@ for how in (collate, collate_masked):
     print(f"{how.__name__:<15} off by {off:.0e}")
 
 # %% [markdown] id="read-mended-trainer"
-# `collate` is nearly right. The `Trainer` counted all labels of this model, but the first label
-# of each row isn't a target: `forward` shifts it out. So every gradient is too small by the share
-# of first tokens. If the collator masks the first labels, only rounding is left.
+# `collate` is nearly right. The `Trainer` counted all labels of this model, but the first label of
+# each row isn't a target: `forward` shifts it out. So the divisor is too large, and every gradient
+# too small. If the collator masks the first labels, only rounding is left.
 #
-# For most of the library's own causal models the `Trainer` leaves the first labels out. It does the
-# same for your model if you set `loss_type = "ForCausalLM"`. But GPT-2 has no `loss_type`, so the
-# `Trainer` counts its first labels. With rows of four tokens, its gradient and logged loss are 0.75
-# times the right values (transformers 5.23.0).
+# For most of the library's own causal models the `Trainer` doesn't count the first labels. It does
+# the same for your model if you set `loss_type = "ForCausalLM"`. But GPT-2 has no `loss_type`, so
+# the `Trainer` counts its first labels. With rows of four tokens, GPT-2's gradient and logged loss
+# are 0.75 times the right values (transformers 5.23.0).
 #
-# A mixture of experts has a second loss, which balances its routers. The model adds it after the
-# division, so **the `Trainer` adds the whole second loss in each micro-batch**. Four accumulation
-# steps give it four times its weight (Mixtral, transformers 5.23.0). So divide
-# `router_aux_loss_coef` by the number of steps. TRL's DPO trainer does that, but its optional `sft`
-# loss is a mean of means (TRL 1.16.0).
+# A mixture-of-experts model has a second loss, which balances its routers. The model divides only
+# the first loss by the token count, and then adds the second one. So **every micro-batch adds the
+# whole second loss**, and with four accumulation steps it counts four times (Mixtral, transformers
+# 5.23.0). To correct this, divide `router_aux_loss_coef` by the number of steps.
 #
-# Before you trust a trainer with your own model, compare one window's gradient with one big
-# batch's.
+# Before you trust a trainer with your own model, compare one window's gradient with the gradient of
+# the same rows as one big batch.
 #
 # ### A mean over nothing
 #
@@ -226,19 +225,18 @@ for how in ("mean", "sum"):
 
 # %% [markdown] id="precision"
 # The mean is 0/0, which is nan. `cross_entropy`'s gradient is zero, so the model continues
-# learning, but a running average of the loss stays nan. (The `Trainer` leaves the nan out of its
-# log: `logging_nan_inf_filter` is on.) If you write the mean yourself,
+# learning, but a running average of the loss stays nan. If you write the mean yourself,
 # `(loss * mask).sum() / mask.sum()`, its gradients are nan too. A sum has no such problem.
 #
 # ## What do other trainers do?
 #
-# Where chapter 08 left you a choice, each trainer has its own habit. For the next table, we ran
-# each library on ten micro-batches of one to nine tokens, four per update, for two epochs. The loss
-# is linear and the learning rate is 0, so the gradient shows which habit a library has.
-# (`course/recorded/make/habits.py` has the experiment and all versions.)
+# Trainers differ in the details that chapter 08 let you decide. For the next table, we ran each
+# library on ten micro-batches of one to nine tokens, with four micro-batches per update. The loss
+# is linear in the weights, so the gradient shows what the library divided each token's loss by.
+# (`course/recorded/make/habits.py` has the experiment.)
 #
 # **Predict.** With ten micro-batches and windows of four, two micro-batches are left. How many of
-# these trainers update on those two but still divide by four?
+# the 14 trainers in the table update on those two but still divide by four?
 
 # %% id="guess-habits"
 guess = None
@@ -254,31 +252,26 @@ habits[["version", "divides_by", "short_window", "clips"]]
 habits[["schedule", "ema", "logs", "replays_dropout"]]
 
 # %% [markdown] id="read-habits"
-# An empty entry means that we didn't test the habit, or the library leaves it to your loop.
+# An empty entry means that we didn't test the habit, or that the library leaves it to your loop.
 # All libraries that we tested clip the window's sum, as they should. Four habits may surprise you:
 #
 # - **The last window.** Lightning and Accelerate update on the last two micro-batches but divide by
 #   four, so those samples count half. DeepSpeed, Ignite, fastai and Keras carry the two into the
 #   next epoch. open_clip drops them.
-# - **The schedule and the average.** Ignite's handlers count micro-batches if you attach them to
-#   iterations, as its documentation does. Keras' schedule and its weight average count
-#   micro-batches too. So with four accumulation steps, a decay chosen without accumulation averages
-#   over a quarter as many updates.
+# - **The schedule and the average.** In Keras, and in Ignite if you follow its documentation, the
+#   schedule and the moving average of the weights (`ema`) count micro-batches. So with four
+#   accumulation steps and the same decay, the average covers a quarter as many updates.
 # - **fastai's `n_acc` counts samples.** With eight samples in a batch, `GradientAccumulation(4)`
-#   accumulates nothing, and doubles every gradient: it divides the loss by 4 / 8.
-# - **Accelerate's plugin for FSDP2** checkpoints with `preserve_rng_state=False`. Dropout draws new
-#   masks in the recomputation: the loss is right, but the gradient belongs to a different network.
-#   Leave the plugin's checkpointing off, and wrap the blocks in PyTorch's checkpoint yourself.
-#   Keras' `RematScope` on TensorFlow draws new masks too.
-#
-# open_clip computes the exact large-batch gradient for CLIP's two encoders. But the logit scale,
-# which they share, gets its whole gradient in each micro-batch, so with four micro-batches that
-# gradient is four times too large.
+#   updates after every batch. It also doubles every gradient, because it divides the loss by 4 / 8.
+# - **Accelerate's plugin for FSDP2** (PyTorch's way to divide a model over GPUs, chapter 13)
+#   checkpoints with `preserve_rng_state=False`. Dropout draws new masks in the recomputation: the
+#   loss is right, but the gradient belongs to a different network. Leave the plugin's checkpointing
+#   off, and wrap the blocks in PyTorch's checkpoint yourself.
 
 # %% [markdown] id="packed-rows"
 # ## Packed rows
 #
-# `collate` pads each of the 32 lines to the longest:
+# `collate` pads each of the 32 lines to the length of the longest:
 #
 # ```text
 # padded   the first row . . . .      packed   the first row|the second|third
@@ -286,14 +279,14 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 #          third . . . . . . . .
 # ```
 #
-# Packing concatenates all lines into one long row without padding. Two things must stay the same:
-# positions count from each line's start, and attention doesn't cross a line's end. `GPT` guarantees
-# neither on packed rows, so we rewrite its forward pass with the same layers.
+# Packing concatenates all lines into one long row without padding. Two rules must still hold:
+# positions count from each line's start, and attention doesn't cross a line's end. On packed rows
+# `GPT` breaks both rules, so we rewrite its forward pass with the same layers.
 
 
 # %% id="packed"
 def packed_attention(layer, x, lengths, mask=None):
-    """Attend within each line, or by a mask: `(tokens, C)` to `(tokens, C)`."""
+    """Attend within each line, or with a mask: `(tokens, C)` to `(tokens, C)`."""
     qkv = layer.qkv(x).view(len(x), 3, layer.num_heads, -1)
     pieces = qkv.split(lengths if mask is None else len(x))
     lines = [line.permute(1, 2, 0, 3)[:, None] for line in pieces]
@@ -334,13 +327,14 @@ def as_packed(gpt, masked=False):
 
 
 # %% [markdown] id="predict-packed"
-# First we compare loss and gradient in float64, then the cost. A kernel for packed rows attends
-# line by line, as the code above does (FlashAttention's `varlen`, in PyTorch
-# `torch.nn.attention.varlen`). Without such a kernel, people pass a mask, and attention computes
-# the scores of all pairs (the next table's third row).
+# First we check in float64 that the loss and the gradient stay the same; then we compare the cost.
+# The code above attends line by line. On a GPU, one kernel can do that for all lines:
+# FlashAttention's `varlen`, in PyTorch `torch.nn.attention.varlen`. Without such a kernel, people
+# pass a mask, and attention computes the scores of all pairs of tokens. That is the table's third
+# row.
 #
-# **Predict.** The lines have 2 to 63 bytes. What percentage of the padded batch's saved bytes does
-# packing avoid?
+# **Predict.** The lines have 2 to 63 characters. From the padded batch to the packed row, without a
+# mask, by what percentage do the saved bytes fall?
 
 # %% id="guess-packed"
 guess = None  # %
@@ -365,13 +359,14 @@ print(f"packed: {less:.0f} % less saved{beside(guess, less)}")
 table
 
 # %% [markdown] id="read-packed"
-# A mask costs bytes: each block's attention turns it into floats, one per pair of tokens, and keeps
-# these for backward. It also costs FLOPs, here even more than padding, because attention computes
-# scores between different lines, only to mask them. Both costs grow with the square of the packed
-# length, so long packs need the kernel. In transformers, use `DataCollatorWithFlattening` with
-# `attn_implementation="flash_attention_2"`; in TRL, `packing=True` or `padding_free=True`. A packed
-# micro-batch is one row, so choose its size in tokens, and divide the loss by the window's tokens,
-# as chapter 08 does.
+# A mask costs bytes: each block's attention turns the mask into floats, one per pair of tokens, and
+# keeps these for backward. A mask also costs FLOPs, here even more than padding does, because
+# attention computes scores between different lines and then discards them. Both costs grow with the
+# square of the packed length, so long packs need the kernel.
+#
+# In transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`;
+# in TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size
+# in tokens, and divide the loss by the window's tokens, as chapter 08 does.
 # %% [markdown] id="in-backward"
 # ## Optimizer in backward
 #
@@ -417,7 +412,8 @@ for name, fused in {"plain": False, "in backward": True}.items():
 pd.DataFrame(found).T.round(2)
 
 # %% [markdown] id="predict-fused"
-# **Predict.** Now run four micro-batches with this hook. How many updates does AdamW count?
+# **Predict.** Now accumulate over four micro-batches with this hook. How many updates does AdamW
+# count for each parameter?
 
 # %% id="guess-fused"
 guess = None  # updates
@@ -432,10 +428,9 @@ f"{counted} updates{beside(guess, counted)}"
 
 # %% [markdown] id="losses"
 # AdamW counts four updates, because the hook uses and frees each gradient immediately, and nothing
-# accumulates. Each update starts from different weights, and each is full-sized, because AdamW
-# cancels the division by four. With standard AdamW you can avoid the gradients' bytes or
-# accumulate, not both. Zhang et al. (2023, "Adam Accumulation") change the update instead: they add
-# each micro-batch's gradient to the moments.
+# accumulates. Each update starts from different weights. Each is also as large as an update without
+# accumulation, because AdamW cancels the division by four. With standard AdamW you can either
+# accumulate or free the gradients early, but not both.
 #
 # ## What losses prove
 #
@@ -478,9 +473,9 @@ plots.training_curves(
 )  # fmt: skip
 
 # %% [markdown] id="read-training"
-# All three learn, and the wrong loop's curve is as good as the others. The next figure shows more:
-# the largest distance so far between each loop's loss and the big batch's. It adds a run in
-# float64, where rounding is half a billion times smaller.
+# All three learn, and the wrong loop's curve is as good as the other two. The next figure shows the
+# largest distance so far between each loop's loss and the big batch's. It adds a run in float64,
+# where rounding is half a billion times smaller.
 
 
 # %% id="chaos"
@@ -498,7 +493,7 @@ distances = {
 }
 plots.training_curves(
     distances, xlabel="samples seen", ylabel="distance from the big batch's loss",
-    log="y", title="Rounding grows as a bug does (logarithmic)",
+    log="y", title="Rounding grows just as a bug's error does (logarithmic)",
 )  # fmt: skip
 
 # %% [markdown] id="read-chaos"
@@ -542,13 +537,13 @@ for distance in (1.0, 1e-4):
 
 # %% [markdown] id="read-minimum"
 # Near the minimum the correct loop fails the comparison, even in float64. The tolerance is a share
-# of the gradient. Near the minimum the gradient is tiny compared with its terms, but keeps their
-# rounding errors. So compare early in training.
+# of the gradient's norm. Near the minimum the gradient is tiny, but its rounding errors aren't:
+# they are proportional to its large terms. So compare early in training.
 #
 # ## The loop without a framework
 #
-# An accumulated update is a sum of gradients and one subtraction. Below we write it without
-# `.grad`, `backward` or an optimizer. Do the weights match PyTorch's loop?
+# With SGD, an accumulated update is a sum of gradients and one subtraction. Below we write it
+# without `.grad`, `backward` or an optimizer. Does PyTorch's loop give the same weights?
 
 
 # %% id="by-hand"
@@ -574,9 +569,9 @@ print("the same bits:", same_bits)
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict("B03", "built", "The loop needs no framework: in float32 a sum and "
-        "a subtraction give the same bits.", f"same bits: {same_bits}", "computed",
-        "by-hand-same"),
+    claims.Verdict("B03", "built", "The loop needs no framework: in float32, a sum and "
+        "a subtraction by hand give the same bits.", f"same bits: {same_bits}",
+        "computed", "by-hand-same"),
 )  # fmt: skip
 
 # %% [markdown] id="summary"
