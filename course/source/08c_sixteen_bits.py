@@ -4,10 +4,11 @@
 # This companion of chapter 08 is optional: no lab and no later chapter needs it. It answers four
 # questions:
 #
-# 1. When does a sum of gradients need a `GradScaler`, and what does it do with bfloat16?
+# 1. When do you need a `GradScaler`, and what does it change with bfloat16?
 # 2. What does a sum of 256 gradients lose in 16 bits?
 # 3. Why can a model stop learning when its weights are bfloat16?
-# 4. What does FP8 training save for backward, and what does a checkpoint do to its scales?
+# 4. How much memory do 8-bit floats (FP8) save in training, and how can a checkpoint spoil the
+#    gradient?
 #
 # **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
@@ -34,10 +35,10 @@ torch.set_num_threads(1)
 # %% [markdown] id="underflow-text"
 # ## Mixed precision
 #
-# float16 has no number between 0 and 6e-8. We take the gradient of a small ViT and divide it by
-# 1000, to imitate a late stage of training.
+# float16 has no number between 0 and 6e-8. Late in training, gradients are small. To imitate that,
+# we divide a small ViT's gradient by 1000.
 #
-# **Predict.** What percentage of its entries become zero in float16?
+# **Predict.** What percentage of the result's nonzero entries become zero in float16?
 
 # %% id="guess-underflow"
 guess = None  # %
@@ -68,9 +69,10 @@ pd.DataFrame({"lost, %": lost}).round(1)
 # %% [markdown] id="scaler"
 # A `GradScaler` multiplies the loss by its *scale*, so that hardly any gradient falls below
 # float16's smallest number. Before the update it divides the sum of the gradients by the scale.
+#
 # bfloat16 has float32's range of exponents, so it loses nothing. Yet a popular example accumulates
-# in bfloat16 with a `GradScaler`. **What does the scaler change there?** The comparison ignores the
-# scaler's own state:
+# in bfloat16 with a `GradScaler`. **What does the scaler change there?** The cell below compares
+# training with and without it, and ignores the scaler's own state:
 
 
 # %% id="bfloat16-scaler"
@@ -104,7 +106,7 @@ except CheckError:
 # %% [markdown] id="overflow-text"
 # With the default scale the bits are the same, because the scaler multiplies by a power of two and
 # later divides by it. 1000 isn't a power of two, so multiplying and dividing by it both round.
-# float16 does need the scaler. What happens there when the scale is too large?
+# float16 does need the scaler. What happens if its scale is too large?
 
 # %% id="overflow"
 model, optimizer, scaler = make_scaled(scale=2.0**40)
@@ -115,9 +117,8 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 
 # %% [markdown] id="low-precision"
 # After an overflow in *one* micro-batch, the scaler skips the whole window's update and halves the
-# scale. (A scheduler that steps anyway is then one update ahead.) All micro-batches of a window add
-# to one `.grad`, so the scale must not change within a window: call `step()` and `update()` once,
-# at the window's end.
+# scale. All micro-batches of a window add to one `.grad`, so the scale must not change within a
+# window: call `step()` and `update()` once, at the window's end.
 #
 # ### Adding in bfloat16
 #
@@ -125,7 +126,7 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 # of 256 micro-batches. The gradients are computed in float32; only their sum is kept in bfloat16,
 # float16 or float32. A fourth sum, in float64, is the reference for these three.
 #
-# **Predict.** By what percentage is the bfloat16 sum off?
+# **Predict.** How large is the norm of the bfloat16 sum's error, in % of the float64 sum's norm?
 
 # %% id="guess-low"
 guess = None  # %
@@ -153,9 +154,8 @@ plots.training_curves(
 
 # %% [markdown] id="low-weights"
 # Once the sum has grown large, adding a small gradient to its 8 bits changes little or nothing. The
-# fix is a float32 sum, which training frameworks for large models keep. It takes 4 bytes per
-# parameter instead of 2, and is cast once for the update. In your own loop, use a hook on each
-# parameter:
+# fix is a float32 sum. It takes 4 bytes per parameter instead of 2. In your own loop, use a hook on
+# each parameter:
 #
 # ```python
 # def add_in_float32(p):
@@ -171,9 +171,11 @@ plots.training_curves(
 # ### Weights in bfloat16
 #
 # A bfloat16 weight loses small updates in the same way. Near 0.1, bfloat16 numbers are 0.0005
-# apart. AdamW's first updates are about as large as the learning rate, so with a rate of 0.0001
-# they change nothing there. There are three ways to write the updated float32 weight (`exact`)
-# back:
+# apart. AdamW's first updates are about as large as the learning rate. At a rate of 0.0001, an
+# update is less than half of that distance. So a weight near 0.1 rounds back to its old value.
+#
+# The optimizer below updates a temporary float32 copy of each weight, `exact`. There are three ways
+# to write it back into the bfloat16 model:
 #
 # - *nearest*: round to the nearest number, as `optimizer.step()` does with a bfloat16 model;
 # - *stochastic*: round up or down at random, so that the mean stays right (add random bits below
@@ -201,7 +203,7 @@ def kahan(exact, rest):
 
 # %% id="write-all"
 def write_all(weights, exact, rest, optimizer, write):
-    """Update float32 copies, and write them back; count weights that stay."""
+    """Update the float32 copies and write them back; return the share that stays."""
     for w, whole, r in zip(weights, exact, rest, strict=True):
         whole.copy_(w.float() + r.float())
         whole.grad, w.grad = w.grad.float(), None
@@ -259,11 +261,10 @@ plots.training_curves(
 )  # fmt: skip
 
 # %% [markdown] id="read-stalled"
-# With rounding to nearest, the loss stalls: most updates are lost, and for the same weights each
-# time. A smaller learning rate makes this worse. Stochastic rounding and Kahan match float32.
-# Stochastic rounding takes no extra memory, but makes each run depend on the random state. Kahan
-# adds a 2-byte remainder to each weight. That is 4 bytes in all, as in float32, but the copy that
-# forward and backward use still takes only 2.
+# With rounding to nearest, the loss stalls, because most updates are lost. Stochastic rounding and
+# Kahan match float32. Stochastic rounding takes no extra memory, but makes each run depend on the
+# random state. Kahan adds a 2-byte remainder to each weight. Each weight then takes 4 bytes, as in
+# float32, but forward and backward read only 2 of them.
 #
 # Float32 weights under autocast avoid all this. But transformers 5 loads weights in their file's
 # type, often bfloat16, and `bf16=True` doesn't change that. Load with `dtype=torch.float32`, and
@@ -271,9 +272,9 @@ plots.training_curves(
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict("D02", "built", "The scaler steps once an update, and only "
-        "float16 needs it: around bfloat16 a scale that is a power of two, as the "
-        "default is, changes no bit of a finite update.",
+    claims.Verdict("D02", "built", "The scaler steps once per update, and only "
+        "float16 needs it: with bfloat16, a power-of-two scale such as the default "
+        "changes no bit of a finite update.",
         f"{lost['float16']:.1f} % of small gradients lost in float16, "
         f"{lost['bfloat16']:.1f} % in bfloat16", "computed", "underflow"),
 )  # fmt: skip
@@ -283,11 +284,12 @@ claims.Verdicts(
 #
 # FP8 training rounds the inputs of a matmul to 8-bit floats, and saves the rounded copies for
 # backward. The weights that the optimizer updates keep their type. The type `float8_e4m3fn` has 3
-# bits after the binary point, and its largest number is 448. So each tensor gets a *scale*: the
-# tensor is divided by its scale before rounding, and multiplied by it afterwards.
+# bits after the binary point, and its largest number is 448. So each tensor gets a *scale*, chosen
+# so that the tensor's largest number becomes 448. The tensor is divided by its scale before
+# rounding, and multiplied by it afterwards.
 #
-# A CPU can store FP8 tensors but can't multiply them. Here the rounded numbers are multiplied in
-# bfloat16 or float32, so you see FP8's memory but not its speed.
+# A CPU can store FP8 tensors but can't multiply them. Here we multiply in bfloat16 or float32, so
+# you see FP8's memory but not its speed.
 
 
 # %% id="to-fp8"
@@ -296,20 +298,22 @@ LARGEST = torch.finfo(FP8).max
 
 
 def to_fp8(x, scale):
-    """Round `x / scale` to FP8; what is too large becomes the largest."""
+    """Round `x / scale` to FP8; values that are too large become the largest."""
     return (x / scale).clamp(-LARGEST, LARGEST).to(FP8)
 
 
 def scale_of(x):
-    """The scale at which the largest number of `x` is the largest of FP8."""
+    """Return the scale that maps the largest value of `x` to FP8's largest."""
     return x.detach().abs().amax().clamp(min=1e-12) / LARGEST
 
 
 # %% [markdown] id="in-fp8-text"
-# **Write.** The rest of `InFP8`. Forward multiplies the *rounded* rows, and saves the FP8 copy
-# (`eight`) and the weight. In backward, `slope` is the gradient with respect to the output. The
-# gradient of `x` is `slope @ weight`, and the weight's is `slope.T @ x`, again with the rounded
-# rows. The rounded rows are `eight.to(x.dtype) * scale`.
+# **Write.** The rest of `InFP8`. Forward multiplies the *rounded* `x`, that is
+# `eight.to(x.dtype) * scale`, by `weight.T`. It saves the FP8 copy (`eight`) and the weight.
+#
+# In backward, `slope` is the gradient with respect to the output. Return the three gradients:
+# `slope @ weight` for `x`, `slope.T @ x` for the weight (with the rounded `x` again), and `None`
+# for the scale.
 
 
 # %% id="in-fp8"
@@ -336,7 +340,7 @@ class InFP8(torch.autograd.Function):
 
 # %% id="check-in-fp8"
 # @title Check: run this cell
-@blanks.check("InFP8", "return a result, and gradients by rows and weight")
+@blanks.check("InFP8", "return a result, and the gradients of rows and weight")
 def keeps_eight_bits():
     torch.manual_seed(0)
     x, weight = torch.randn(6, 4, requires_grad=True), torch.randn(3, 4)
@@ -349,33 +353,34 @@ def keeps_eight_bits():
     with memory.watch() as report:
         y = InFP8.apply(x * 1, weight, scale)
     assert torch.allclose(y, rounded @ weight.T), (
-        "The result is not of the rounded rows."
+        "The result isn't computed from the rounded rows."
     )
     kept = [str(one.dtype) for one in y.grad_fn.saved_tensors]
-    assert kept == ["torch.float8_e4m3fn", "torch.float32"], f"Kept are {kept}."
+    assert kept == ["torch.float8_e4m3fn", "torch.float32"], f"You saved {kept}."
     waits = sum(one.num_bytes for one in report.timeline if one.born and not one.died)
     waits -= y.nbytes
     assert waits <= x.numel(), (
-        f"{waits} bytes wait for backward, and the FP8 copy has {x.numel()}: keep "
+        f"{waits} bytes wait for backward, but the FP8 copy has only {x.numel()}: keep "
         "nothing else on ctx."
     )
     of_x, of_weight = torch.autograd.grad(y, (x, weight), slope)
-    assert torch.allclose(of_x, slope @ weight), "The gradient by the rows is another."
+    assert torch.allclose(of_x, slope @ weight), "The gradient of the rows is wrong."
     times = (of_weight * (slope.T @ rounded)).sum() / (slope.T @ rounded).square().sum()
     assert torch.allclose(of_weight, slope.T @ rounded, atol=1e-6), (
-        f"The gradient by the weight is {times:.3g} times that of the rounded rows."
+        f"The weight's gradient is {times:.3g} times the one from the rounded rows."
     )
 
 
 # %% [markdown] id="block-text"
-# How much memory does that free? nanochat's log (2026-02-02) says of its depth-26 model: "Memory
-# usage also decreases quite a bit, by ~9GB (activations stored as FP8 instead of BF16)". nanochat's
-# runs are compiled, and process 16 sequences of 2048 tokens at a time. The cell below defines that
-# model's block, with width 1664 and an MLP that uses $\text{relu}^2$. `linear` is the function that
-# multiplies. With `fused`, one matmul computes queries, keys and values.
+# How much memory does FP8 save? The log of nanochat, a small open GPT trainer, says of its 26-block
+# model (2026-02-02): "Memory usage also decreases quite a bit, by ~9GB (activations stored as FP8
+# instead of BF16)". nanochat's runs are compiled, and process 16 sequences of 2048 tokens at a
+# time. The cell below defines that model's block. Its argument `linear` is the function that does
+# each matmul. With `fused`, one matmul computes queries, keys and values.
 #
-# **Predict.** An FP8 number takes half the bytes of a bfloat16 one. With three separate matmuls for
-# queries, keys and values, by what percentage do the blocks' saved bytes shrink?
+# **Predict.** An FP8 number takes half the bytes of a bfloat16 number. With three separate matmuls
+# for queries, keys and values, by what percentage do the blocks' saved bytes fall from bfloat16 to
+# FP8?
 
 # %% id="guess-fp8"
 guess = None  # %
@@ -429,33 +434,34 @@ print("GB in 26 blocks, predicted")
 table.round(1)
 
 # %% [markdown] id="saved-read"
-# The saved bytes shrink by far less than half. The bars show what one block saves, in bytes for
-# each token and unit of width:
+# The saved bytes shrink by far less than half. The bars show the bytes that one block saves per
+# token and unit of width:
 #
 # ![Three bars. In bfloat16 a block saves 32 bytes for each token and unit of width. In FP8 it saves
 # 29: the inputs of matmuls take half, but q, k and v have a copy each, and attention's result is
 # saved in 16 bits, too. With one matmul for q, k and v it saves 27.](figures/08c-fp8-saved.svg)
 #
 # - Queries, keys, values and the norms' inputs don't go into a linear layer, so they stay in 16
-#   bits. Attention's result is saved twice: in 16 bits, and as the next layer's FP8 copy.
-# - The matmuls for `q`, `k` and `v` have the same input. In 16 bits they all save *one* tensor. In
-#   FP8 each saves its own copy, but a fused matmul saves only one.
+#   bits. Attention's result is saved twice: in 16 bits for attention's own backward, and as the
+#   next layer's FP8 copy.
+# - The matmuls for `q`, `k` and `v` have the same input. In 16 bits they share *one* saved tensor.
+#   In FP8 each matmul saves its own copy, so with one fused matmul there are two fewer copies.
 #
-# That leaves the MLP, whose wide tensor does get smaller. The published 9 GB is more than both
-# predictions, and closer to the fused one. A compiler can do better: it sees that several casts are
-# equal, and it can recompute the FP8 copy of attention's result from the 16-bit one. We haven't run
-# a compiled step.
+# nanochat's 9 GB are more than both predictions, and closer to the fused one. The compiler can do
+# better than our code, because it sees that several casts are equal. We haven't run a compiled
+# step.
 #
 # ### Scales from earlier steps
 #
 # A tensor's maximum is known only once the whole tensor has been computed. *Delayed scaling* takes
 # the scale from earlier steps, so that rounding needs no second pass over the tensor. Each forward
-# updates a history of these maxima. But a checkpoint runs forward twice.
+# stores its own tensor's scale for the next step. **What happens if a checkpoint runs this forward
+# twice?**
 
 
 # %% id="delayed"
 class Delayed(nn.Module):
-    """A linear layer in FP8 that takes its scale from the call before."""
+    """A linear layer in FP8 that takes its scale from the previous call."""
 
     def __init__(self, width, delayed):
         super().__init__()
@@ -473,7 +479,7 @@ class Delayed(nn.Module):
 def gradient_of(delayed, checkpointed):
     torch.manual_seed(0)
     layers = nn.Sequential(Delayed(32, delayed), nn.GELU(), Delayed(32, delayed))
-    layers(torch.randn(64, 32))  # a step before, which leaves its scales
+    layers(torch.randn(64, 32))  # an earlier step, which leaves its scales
     x = torch.randn(64, 32, requires_grad=True)
     y = checkpoint(layers, x, use_reentrant=False) if checkpointed else layers(x)
     return torch.autograd.grad(y.square().sum(), layers[0].weight)[0]
@@ -489,10 +495,10 @@ for delayed in (False, True):
 pd.Series(off).to_frame("gradient off, checkpointed")
 
 # %% [markdown] id="delayed-read"
-# A scale that comes from the tensor itself is the same in both runs. A delayed scale isn't: the
-# second run rounds with the scale that the first run left, so backward uses different numbers
-# from forward. No error is raised. This is case 36 of the gallery (`14b_gallery`), which also has
-# the fix: recompute with the scale that forward read.
+# A scale that comes from the tensor itself is the same in both forwards. A delayed scale isn't: the
+# second forward rounds with the scale that the first one stored, so backward uses different numbers
+# from the first forward. No error is raised. This is case 36 of the gallery (`14b_gallery`), which
+# also has the fix: recompute with the scale that the first forward used.
 
 # %% [markdown] id="summary"
 # ## What you can now do
