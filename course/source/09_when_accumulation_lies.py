@@ -2,8 +2,9 @@
 # # When accumulation lies
 #
 # Chapter 08 ended with a loop that matches the big batch up to rounding. If the model has a
-# BatchNorm, the same loop trains a different model. If the loss is CLIP's, the loop reports a much
-# *lower* loss than the big batch does, because each micro-batch is an easier task.
+# BatchNorm, the same loop trains a different model. If the loss compares samples, as CLIP's does,
+# the loop reports a much *lower* loss than the big batch, because each micro-batch is an easier
+# task.
 #
 # Chapter 08's formula has a premise: each loss depends only on its own sample. In this chapter you
 # see the premise as a picture, break it with BatchNorm and with a contrastive loss, and fix both.
@@ -46,8 +47,7 @@ torch.set_num_threads(1)
 # parameters, and on no other sample $x_j$. We can test that: take the gradient of each sample's
 # loss with respect to each sample's pixels, and see which gradients are not zero.
 #
-# We test a small digit classifier with different norms. (Where a cell begins with
-# `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine; the text's conclusions don't.)
+# We test a small digit classifier with different norms.
 
 
 # %% id="net"
@@ -69,15 +69,15 @@ def losses(model, pixels, targets):  # one for each sample
 
 # %% [markdown] id="write-influence"
 # **Write.** The end of `influence`. `grad(loss, pixels, retain_graph=True)[0]` is the gradient of
-# one sample's loss with respect to all pixels. In each row of the result, the entry for a sample is
-# the norm of that sample's slice of the gradient.
+# one sample's loss with respect to all pixels. Each row of the result belongs to one loss, and has
+# one entry per sample: the norm of that sample's slice of the gradient.
 
 
 # %% id="influence"
-def influence(losses_of, pieces=1):
+def influence(losses_of, num_micro_batches=1):
     """How much each loss depends on each of 8 samples: (losses, samples)."""
     pixels = x[:8].clone().requires_grad_()
-    parts = pixels.chunk(pieces), y[:8].chunk(pieces)
+    parts = pixels.chunk(num_micro_batches), y[:8].chunk(num_micro_batches)
     found = torch.cat([losses_of(*part) for part in zip(*parts, strict=True)])
     ### BEGIN SOLUTION
     rows = [grad(loss, pixels, retain_graph=True)[0] for loss in found]
@@ -100,18 +100,18 @@ def influences():
     seen = seen.double() if torch.is_tensor(seen) else seen
     shape = list(getattr(seen, "shape", [type(seen).__name__]))
     assert shape == [8, 8], (
-        f"8 losses by 8 samples make a tensor of [8, 8], not {shape}."
+        f"8 losses by 8 samples make a tensor of shape [8, 8], not {shape}."
     )
     wanted = 5 * torch.eye(8).double() + torch.eye(8).roll(1, 1)
-    assert not torch.allclose(seen.T, wanted), "A row has to be a loss, not a sample."
+    assert not torch.allclose(seen.T, wanted), "A row must be a loss, not a sample."
     row = (seen - wanted).norm(dim=1).argmax()
     assert torch.allclose(seen, wanted), (
         f"Loss {row}: lengths 5 at sample {row} and 1 at sample {(row + 1) % 8}, not "
         f"{[round(length, 2) for length in seen[row].tolist()]}."
     )
     assert not influence(of_two, 2)[:4, 4:].any(), (
-        "With two pieces, a loss still depends on samples of the other piece: "
-        "`losses_of` takes one piece at a time."
+        "With two micro-batches, a loss still depends on samples of the other one: "
+        "`losses_of` takes one micro-batch at a time."
     )
 
 
@@ -128,7 +128,7 @@ guess = None  # squares
 layer = partial(losses, make_net(nn.LayerNorm)[0])
 batch = partial(losses, make_net(nn.BatchNorm1d)[0])
 pictures = {"LayerNorm": influence(layer), "BatchNorm": influence(batch)}
-pictures["BatchNorm, 4 x 2"] = influence(batch, pieces=2)
+pictures["BatchNorm, 4 x 2"] = influence(batch, num_micro_batches=2)
 filled = int(pictures["BatchNorm, 4 x 2"].count_nonzero())
 print(f"BatchNorm, 4 x 2: {filled} squares{beside(guess, filled)}")
 plots.influence(pictures)
@@ -141,10 +141,11 @@ plots.influence(pictures)
 #
 # ## BatchNorm
 #
-# How wrong is the gradient of chapter 08's loop with BatchNorm? We test the small network with
-# three norms, and a small ResNet with ten BatchNorms.
+# How wrong is chapter 08's loop with BatchNorm? We test the small network with three norms, and a
+# small ResNet with ten BatchNorms.
 #
-# **Predict.** With four micro-batches of 16, by what percentage is the ResNet's gradient wrong?
+# **Predict.** With four micro-batches of 16, how far is the ResNet's gradient from the big batch's,
+# in % of the big batch's gradient norm?
 
 # %% id="guess-batch-norm"
 guess = None  # %
@@ -205,22 +206,22 @@ off_in_words
 #
 # A different gradient is not always a worse one. The mean and variance of a few samples are noisy,
 # and noise can regularize: Hoffer et al. (2017) split big batches on purpose ("ghost batch
-# normalization"). But the size of the micro-batch is now a hyperparameter of the model. (For
-# BatchNorm's running averages, used in `eval()`, see 09b.)
+# normalization"). But the size of the micro-batch is now a hyperparameter of the model.
 #
 # ### Fixes
 #
-# Three fixes are widely recommended. *SyncBatchNorm* computes statistics over all processes.
-# *Frozen statistics*: BatchNorm is in `eval()` while the rest trains. *GroupNorm* replaces
+# Three fixes are widely recommended. *SyncBatchNorm* computes statistics over all processes. With
+# *frozen statistics*, BatchNorm is in `eval()` while the rest trains. *GroupNorm* replaces
 # BatchNorm, as in diffusion U-Nets. **Which of the three make accumulation exact?**
 #
-# **Write.** The last two fixes, with `model.named_modules()`, `nn.BatchNorm2d` and
-# `model.set_submodule(name, layer)`. The model is in float64, so new layers need `.double()`.
+# **Write.** The last two fixes, `frozen` and `with_groups`. You need `model.named_modules()`,
+# `nn.BatchNorm2d` and `model.set_submodule(name, layer)`. The model is in float64, so new layers
+# need `.double()`.
 
 
 # %% id="mend"
 def frozen(model):
-    """Put each BatchNorm into `eval()`, and give the model."""
+    """Put each BatchNorm into `eval()`, and return the model."""
     ### BEGIN SOLUTION
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -237,7 +238,7 @@ def is_frozen():
     model(x[:16])  # statistics of a first batch
     before = {name: of.clone() for name, of in model.named_buffers()}
     model = frozen(model)
-    assert isinstance(model, nn.Module), f"It returned {model!r}, and not the model."
+    assert isinstance(model, nn.Module), f"It returned {model!r}, not the model."
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     assert len(norms) == 10, f"{len(norms)} of 10 BatchNorms are left."
     still = sum(norm.training for norm in norms)
@@ -248,16 +249,16 @@ def is_frozen():
     ]
     assert all(same), "Running statistics have changed: a BatchNorm still needs them."
     assert all(m.training for m in model.modules() if m not in norms), (
-        "Other layers are in eval(), too: a dropout would no longer drop."
+        "Other layers are in eval(), too: dropout would no longer drop."
     )
     assert all(p.requires_grad for p in model.parameters()), (
-        "Weights and biases no longer train: only the statistics are to be frozen."
+        "Weights and biases no longer train: freeze only the statistics."
     )
 
 
 # %% id="with-groups"
 def with_groups(model, channels=4):
-    """Put a GroupNorm, `channels` to a group, in place of each BatchNorm."""
+    """Replace each BatchNorm by a GroupNorm with `channels` channels per group."""
     ### BEGIN SOLUTION
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.BatchNorm2d):
@@ -273,13 +274,11 @@ def with_groups(model, channels=4):
 def has_groups():
     for channels in (4, 2):
         model = with_groups(make_resnet()[0], channels)
-        assert isinstance(model, nn.Module), (
-            f"It returned {model!r}, and not the model."
-        )
+        assert isinstance(model, nn.Module), f"It returned {model!r}, not the model."
         kinds = [type(m).__name__ for m in model.modules()]
         left, new = kinds.count("BatchNorm2d"), kinds.count("GroupNorm")
         assert (left, new) == (0, 10), (
-            f"{left} BatchNorms and {new} GroupNorms, not 10."
+            f"There are {left} BatchNorms and {new} GroupNorms, not 0 and 10."
         )
         for norm in filter(lambda m: isinstance(m, nn.GroupNorm), model.modules()):
             groups, width = norm.num_groups, norm.num_channels
@@ -301,15 +300,16 @@ for name, mend in (mends | {"GroupNorm": with_groups}).items():
     verdict(big_batch, accumulated, make=partial(make_resnet, mend), differs=differs)
 
 # %% [markdown] id="read-mends"
-# SyncBatchNorm combines processes that run at the same moment. It can't combine the micro-batches
-# of one process, which come one after the other. With frozen statistics accumulation is exact, but
-# you need good statistics from pre-training. With GroupNorm accumulation is exact too, but the
-# model is a different one, so choose it before you train.
+# SyncBatchNorm combines the statistics of processes that run at the same moment, not those of one
+# process's successive micro-batches. With frozen statistics accumulation is exact, but you need
+# good statistics from pre-training. With GroupNorm accumulation is exact too, but the model is a
+# different one, so choose it before you train.
 #
 # ## Dropout
 #
 # With dropout each loss depends only on its own sample. But once the batch is split, each sample
-# gets different random numbers, so the accumulated gradient differs. **Is that wrong?**
+# gets different random numbers, so the accumulated gradient differs from the big batch's. **Is that
+# wrong?**
 #
 # Noise averages out, but a bias doesn't. So we average many accumulated gradients. With dropout,
 # each repeat draws new masks. With BatchNorm, each repeat shuffles the 64 samples among the four
@@ -339,17 +339,18 @@ title = "Noise averages out, a bias stays (logarithmic axes)"
 plots.training_curves(curves, title=title, log="xy", **words)
 
 # %% [markdown] id="read-averages"
-# With dropout the error falls as $1/\sqrt{n}$: each accumulated gradient is one more draw from the
-# big batch's own distribution. So dropout needs no fix. With BatchNorm the error falls a little and
-# then levels off, because the average is the gradient of a different loss.
+# With dropout the error after $n$ repeats falls as $1/\sqrt{n}$: the accumulated gradient is right
+# on average. So dropout needs no fix. With BatchNorm the error soon levels off, because the average
+# is the gradient of a different loss.
 #
 # ## Contrastive losses
 #
-# CLIP learns which of $B$ pictures belongs to which of $B$ texts. Our model matches the left and
-# the right half of a digit, with one encoder for each. Each left half has one partner, and the
-# other $B-1$ right halves are its *negatives*. The score of two halves is the dot product of their
-# embeddings, times a learned scale $s$. The loss is a cross-entropy in which the right answer for
-# row $i$ is column $i$ (van den Oord et al., 2018; in both directions as in Radford et al., 2021):
+# CLIP learns which of $B$ pictures belongs to which of $B$ texts. Our model matches left and right
+# halves of digits, with one encoder for each. Each left half has one partner, and the other $B-1$
+# right halves are its *negatives*. The score of two halves is the dot product of their embeddings,
+# $u$ (left) and $v$ (right), times a learned scale $s$. The loss is a cross-entropy in which the
+# right answer for row $i$ is column $i$ (van den Oord et al., 2018; in both directions as in
+# Radford et al., 2021):
 #
 # $$ \ell_i = -\log \frac{\exp(s\, u_i \cdot v_i)}{\sum_{j=1}^{B} \exp(s\, u_i \cdot v_j)} $$
 
@@ -384,7 +385,7 @@ class TwoEncoders(nn.Module):
 
 # %% id="contrastive"
 def contrast(embedded, log_scale):
-    """One loss for each pair; `embedded` is (B, 2, width), and s is exp(log_scale)."""
+    """Return one loss per pair; `embedded` is (B, 2, width), s is exp(log_scale)."""
     left, right = embedded.unbind(dim=1)
     ### BEGIN SOLUTION
     scores = left @ right.T * log_scale.exp()  # (B, B)
@@ -412,7 +413,7 @@ def contrasts():
     seen = contrast(pairs, torch.tensor(2.0).log())
     assert seen.shape == (3,), f"Three pairs have three losses, not {[*seen.shape]}."
     for number, (mine, true) in enumerate(zip(seen.tolist(), right, strict=True), 1):
-        said = f"Pair {number}, s = 2: the loss is {true:.3f}, and not {mine:.3f}."
+        said = f"Pair {number}, s = 2: the loss is {true:.3f}, not {mine:.3f}."
         assert abs(mine - true) < 1e-4, said
 
 
@@ -427,7 +428,7 @@ def make_encoders(p=0.0, width=128):
 # The denominator sums over the whole batch, so every loss depends on every sample.
 #
 # **Predict.** Split 128 pairs into 16 micro-batches of 8. In the full batch, each pair is compared
-# with every other. What percentage of these comparisons is still made?
+# with every other. What percentage of these comparisons is still made after the split?
 
 # %% id="guess-naive"
 guess = None  # %
@@ -440,7 +441,7 @@ guess = None  # %
 
 # %% id="naive"
 def naive(model, optimizer, pixels=images[:128], num=16):
-    """Do one update in `num` micro-batches; give the mean of their losses, a number."""
+    """Do one update in `num` micro-batches; return their mean loss, as a number."""
     ### BEGIN SOLUTION
     optimizer.zero_grad()
     total = 0.0
@@ -455,7 +456,7 @@ def naive(model, optimizer, pixels=images[:128], num=16):
 
 # %% id="check-naive"
 # @title Check: run this cell
-@blanks.check("naive", "return the mean loss, a number")
+@blanks.check("naive", "return the mean loss, as a number")
 def is_naive():
     (model, optimizer), sizes, steps = make_encoders(width=32), [], []
     parts = images[:24].chunk(3)
@@ -463,17 +464,17 @@ def is_naive():
     mean = sum(losses) / 3
     wanted = torch.autograd.grad(mean, list(model.parameters()))
     for q in model.parameters():
-        q.grad = torch.full_like(q, 1e9)  # of an update before
+        q.grad = torch.full_like(q, 1e9)  # from an earlier update
     model.register_forward_hook(lambda _, __, out: sizes.append(len(out)))
     optimizer.register_step_post_hook(lambda *_: steps.append(len(sizes)))
     seen = naive(model, optimizer, pixels=images[:24], num=3)
-    assert sizes == [8, 8, 8], f"24 pairs in 3 parts are three eights, not {sizes}."
-    assert steps == [3], f"The optimizer steps after parts {steps}, not once, after 3."
+    assert sizes == [8, 8, 8], f"24 pairs in 3 parts should be [8, 8, 8], not {sizes}."
+    assert steps == [3], f"The optimizer steps after parts {steps}, not only after 3."
     grads = [torch.zeros(1) if q.grad is None else q.grad for q in model.parameters()]
     assert any(g.any() for g in grads), "`.grad` is empty: clear it at the beginning."
     times = max(g.norm() for g in grads) / max(g.norm() for g in wanted)
     assert abs(times - 1) < 1e-2, f"The gradient is {times:.3g} times the mean loss's."
-    assert isinstance(seen, float), f"It returned {seen!r}, and no number."
+    assert isinstance(seen, float), f"It returned {seen!r}, not a number."
     assert abs(seen - mean.item()) < 1e-3, f"The mean is {mean:.3f}, not {seen:.3f}."
 
 
@@ -489,12 +490,12 @@ for size in (128, 32, 8):
     step = partial(naive, num=128 // size)
     off = 100 * error(gradient(step, make_encoders), gradient(big, make_encoders))
     rows[f"{size} x {128 // size}"] = size - 1, step(*make_encoders()), off
-heads = ["negatives a pair", "loss, nats", "gradient off, %"]
+heads = ["negatives per pair", "loss, nats", "gradient off, %"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="read-naive"
 # Finding a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
-# gradient is the exact gradient of that easier task.
+# gradient is exact, but for that easier task.
 #
 # ### Cached gradients
 #
@@ -510,15 +511,12 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # \frac{\partial f(x_i;\theta)}{\partial \theta} $$
 #
 # and *that is a sum over samples*, once we know the gradients $\partial L / \partial z_i$. These
-# gradients are the *cache*: one vector per sample, which you compute without encoder activations.
-#
-# (A *memory* of earlier embeddings, such as `CrossBatchMemory` of pytorch-metric-learning 2.9.0, is
-# not exact. Its embeddings have no graph, so the gradient has the large batch's direction, but half
-# its length.)
+# gradients are the *cache*: one vector per sample. To compute them you need all embeddings, but no
+# encoder's activations.
 #
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
-# it as a number. With `replay`, restore a part's random state from `states` before its second pass
-# (explained after the exercise).
+# it as a number. If `replay` is true, restore a part's random state from `states` before its second
+# pass. The reason follows after the exercise.
 
 
 # %% id="cached"
@@ -562,14 +560,14 @@ def is_cached():
 
         model.register_forward_pre_hook(lambda *_: at_forward.append(len(graphs)))
         for q in model.parameters():
-            q.grad = torch.full_like(q, 1e9)  # of an update before
+            q.grad = torch.full_like(q, 1e9)  # from an earlier update
         with torch.autograd.graph.saved_tensors_hooks(Saved, lambda of: of.tensor):
             loss = step(model, optimizer, pixels=images[:24], **options)
         assert isinstance(loss, (float, torch.Tensor)), (
-            f"It returned {loss!r}, and not the loss."
+            f"It returned {loss!r}, not the loss."
         )
         graph = getattr(loss, "requires_grad", False)
-        assert not graph, "The loss holds on to its graph: give its number."
+        assert not graph, "The loss holds on to its graph: return a number."
         grads = [torch.zeros(1) if q.grad is None else q.grad.clone()
                  for q in model.parameters()]  # fmt: skip
         return loss, grads, outs, calls, at_forward
@@ -577,9 +575,9 @@ def is_cached():
     loss, wanted, *_ = trained(big)
     seen, grads, outs, calls, at_forward = trained(cached)
     assert [len(out) for out in outs] == 6 * [8], (
-        f"24 pairs in eights go through the model 6 times, not {len(outs)}."
+        f"24 pairs, 8 at a time, go through the model 6 times, not {len(outs)}."
     )
-    assert calls == [6], f"step() ran {len(calls)} times, and not once, at the end."
+    assert calls == [6], f"step() ran {len(calls)} times: run it once, at the end."
     for number, graphs in enumerate(at_forward):
         when = f"Pass {number + 1} of 6 begins with {graphs} tensors saved before it"
         assert not graphs, f"{when}: only one micro-batch's graph may be in memory."
@@ -592,13 +590,13 @@ def is_cached():
     names = [name for name, _ in make_encoders()[0].named_parameters()]
     for name, mine, true in zip(names, grads, wanted, strict=True):
         assert torch.allclose(mine, true, atol=1e-5), (
-            f"The gradient of {name} is not that of the whole batch."
+            f"The gradient of {name} isn't the whole batch's gradient."
         )
-    assert abs(seen - loss) < 1e-4, f"The loss is {loss:.3f}, and {seen:.3f} came back."
+    assert abs(seen - loss) < 1e-4, f"The loss is {loss:.3f}, not {seen:.3f}."
     for replay in (True, False):
         outs = trained(cached, p=0.5, replay=replay)[2]
         same = torch.equal(torch.cat(outs[:3]), torch.cat(outs[3:]))
-        masks = "the same" if same else "other"
+        masks = "the same" if same else "different"
         assert same is replay, f"replay={replay}: both passes draw {masks} masks."
 
 
@@ -606,16 +604,18 @@ def is_cached():
 # Without dropout, cached gradients equal the big batch's. Dropout needs one more step: the second
 # pass must draw the same masks as the first. Otherwise the cache belongs to different embeddings.
 # So step one records the random state before each micro-batch, and step three restores it, which
-# *replays* the masks. To compare, the big batch must draw its masks in the same order, part by
-# part, but with all graphs in memory. **Without replay, is the error noise or bias?**
+# *replays* the masks. **Without replay, is the gradient's error noise or bias?**
 #
-# **Write.** `in_memory`, which trains on that big batch. Embed each part, and compute one loss over
-# all embeddings. If `embed` is given, call it instead of the model.
+# To measure that, we compare with a big batch. It must draw the same masks as the parts do, so we
+# embed it part by part, but keep all graphs in memory.
+#
+# **Write.** `in_memory`, which does one update on that big batch. Embed each part, and compute one
+# loss over all embeddings. If `embed` is given, call it instead of the model.
 
 
 # %% id="in-memory"
 def in_memory(model, optimizer, pixels=images[:128], size=8, embed=None):
-    """Do one update of the whole batch, embedded in parts; give its loss, a number."""
+    """Do one update of the whole batch, embedded in parts; return its loss."""
     ### BEGIN SOLUTION
     optimizer.zero_grad()
     embedded = torch.cat([(embed or model)(part) for part in pixels.split(size)])
@@ -628,12 +628,12 @@ def in_memory(model, optimizer, pixels=images[:128], size=8, embed=None):
 
 # %% id="check-in-memory"
 # @title Check: run this cell
-@blanks.check("in_memory", "return the loss of the whole batch, a number")
+@blanks.check("in_memory", "return the loss of the whole batch, as a number")
 def is_in_memory():
     def trained(step):
         (model, optimizer), sizes, steps = make_encoders(width=32), [], []
         for q in model.parameters():
-            q.grad = torch.full_like(q, 1e9)  # of an update before
+            q.grad = torch.full_like(q, 1e9)  # from an earlier update
         model.register_forward_hook(lambda _, __, out: sizes.append(len(out)))
         optimizer.register_step_post_hook(lambda *_: steps.append(len(sizes)))
         loss = step(model, optimizer, pixels=images[:24])
@@ -644,10 +644,10 @@ def is_in_memory():
 
     loss, wanted, *_ = trained(big)
     seen, grads, sizes, steps = trained(in_memory)
-    assert sizes == [8, 8, 8], f"24 pairs in eights are three eights, not {sizes}."
-    assert steps == [3], f"The optimizer steps after parts {steps}, not once, after 3."
-    assert isinstance(seen, float), f"It returned {seen!r}, and no number."
-    assert abs(seen - loss) < 1e-4, f"The loss is {loss:.3f}, and {seen:.3f} came back."
+    assert sizes == [8, 8, 8], f"24 pairs by 8 should be [8, 8, 8], not {sizes}."
+    assert steps == [3], f"The optimizer steps after parts {steps}, not only after 3."
+    assert isinstance(seen, float), f"It returned {seen!r}, not a number."
+    assert abs(seen - loss) < 1e-4, f"The loss is {loss:.3f}, not {seen:.3f}."
     assert any(g.any() for g in grads), "`.grad` is empty: clear it at the beginning."
     assert max(g.abs().max() for g in grads) < 1e6, (
         "An older gradient is in the sum: clear it first."
@@ -669,7 +669,7 @@ def is_in_memory():
     assert sizes == [6, 6, 6, 6], f"24 pairs, size=6: `embed` is called with {sizes}."
     twin, _ = make_encoders(p=0.5, width=32)  # begins with the same random state
     same = all(map(torch.equal, rows, map(twin, images[:24].split(6))))
-    assert same, "With dropout the masks are not those of the parts in their order."
+    assert same, "With dropout, the masks differ: embed the parts in their order."
 
 
 # %% id="replay"
@@ -699,15 +699,15 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 
 # %% [markdown] id="read-replay"
 # With replay the error averages out, so it is noise. Without replay, part of the error stays,
-# because the cache and the second pass use different masks. The reported loss is right in both
-# cases, so it doesn't show the bias. (On a GPU the masks come from the GPU's own generator: save
-# its state too, with `torch.cuda.get_rng_state()`.)
+# because the cache and the second pass use different masks. The reported loss doesn't show this
+# bias. (On a GPU the masks come from the GPU's own generator: save its state too, with
+# `torch.cuda.get_rng_state()`.)
 #
 # ### The same with `checkpoint`
 #
-# You discard the activations, keep a small boundary and the random state, and run forward again
-# when the gradient arrives. That is checkpointing. So if `in_memory` calls `checkpoint(model,
-# part)` instead of `model(part)`, the training is the same:
+# Cached gradients discard the activations, keep the embeddings and the random state, and run
+# forward again when the gradient arrives. That is checkpointing. So if `in_memory` calls
+# `checkpoint(model, part)` instead of `model(part)`, the training is the same:
 
 
 # %% id="as-checkpointing-costs"
@@ -728,12 +728,12 @@ table["FLOPs"] /= table.loc["big", "FLOPs"]
 table.round(2)
 
 # %% [markdown] id="read-checkpointing"
-# Cached gradients are checkpointing with one segment for each micro-batch. The cuts divide the
-# *batch* instead of the model's depth, and the embeddings are the boundaries. On one device, use
-# `checkpoint`. It restores the random state for you, but not buffers, such as spectral norm's (lab
-# 07). Write the two passes yourself if the loss is computed on another device.
+# Cached gradients are checkpointing with one segment for each micro-batch. The segments divide the
+# *batch* instead of the model's depth. On one device, use `checkpoint`, which restores the random
+# state. It doesn't restore buffers that forward changes, such as spectral norm's (lab 07). If the
+# loss is computed on another device, write the two passes yourself.
 #
-# "Larger effective batches are particularly good for contrastive learning" needs a qualification:
+# The claim "Larger effective batches are particularly good for contrastive learning" is incomplete:
 # what helps is the larger *pool of negatives*, and plain accumulation doesn't enlarge it.
 #
 # ## Verdicts
@@ -748,14 +748,14 @@ claims.Verdicts(
         "B04", "holds if",
         "Larger batches help contrastive learning if the loss compares all their "
         "pairs, as with cached gradients; plain accumulation leaves the number of "
-        "negatives as it was.",
-        f"8 x 16 makes {kept:.1f} % of the comparisons of one batch of 128",
+        "negatives unchanged.",
+        f"8 x 16 makes {kept:.1f} % of the comparisons that one batch of 128 makes",
         "counted", "naive-errors",
         held=(sum(all_pairs), len(all_pairs), "loops over 128 pairs")),
     claims.Verdict(
         "D04", "holds",
-        "Accumulation changes the gradient of a model with BatchNorm, the more the "
-        "smaller the micro-batch, and with LayerNorm only by rounding.",
+        "Accumulation changes the gradient of a model with BatchNorm, and smaller "
+        "micro-batches change it more. With LayerNorm, it changes only by rounding.",
         f"16 x 4: BatchNorm {errors.loc['BatchNorm', '16 x 4']:.0%}, ResNet "
         f"{resnet_off:.0f} %, LayerNorm {off_in_words.loc['LayerNorm', '16 x 4']}",
         "computed",
@@ -767,15 +767,17 @@ claims.Verdicts(
 #
 # `train.py`'s model has no BatchNorm, but its loss is a mean. If rows end in padding, each token's
 # loss is divided by the number of non-padding targets in *all* rows. So a token's gradient depends
-# on the other rows, and chapter 08's loop is wrong. (The twin's rows now end in padding.)
+# on the other rows, and the loop that you wrote in chapter 08 is wrong: it gives each micro-batch
+# the same weight.
 #
-# **Write.** `share_of`. The loop below multiplies each micro-batch's mean loss by this share.
-# `train.targets_of(rows)` returns the targets of some rows, with negative numbers for padding.
+# **Write.** `share_of`: a micro-batch's share of all non-padding targets. The loop below multiplies
+# each micro-batch's mean loss by this share. `train.targets_of(rows)` returns the targets of some
+# rows, with negative numbers for padding.
 
 
 # %% id="share-of"
 def share_of(part, tokens):
-    """A micro-batch's share of all targets that count; both have rows of tokens."""
+    """Return the part's share of all targets that count; both hold rows of tokens."""
     ### BEGIN SOLUTION
     own = (train.targets_of(part) >= 0).sum()
     return own / (train.targets_of(tokens) >= 0).sum()
@@ -784,26 +786,26 @@ def share_of(part, tokens):
 
 # %% id="check-share-of"
 # @title Check: run this cell
-@blanks.check("share_of", "return a share, between 0 and 1")
+@blanks.check("share_of", "return a share between 0 and 1")
 def shares_are_right():
     tokens = your_run.RAGGED
     seen = [float(share_of(part, tokens)) for part in tokens.split(4)]
     assert abs(sum(seen) - 1) < 1e-5, (
-        "Three micro-batches have all targets: their shares sum to "
-        f"{sum(seen):.2f}, not 1."
+        "Three micro-batches have all targets: their shares must sum to 1, not "
+        f"{sum(seen):.2f}."
     )
     counts = (tokens[:, 1:] > 0).sum(dim=1).tolist()
     own, total = sum(counts[:4]), sum(counts)
     assert abs(seen[0] - own / total) < 1e-5, (
         f"The first four rows have {own} of {total} targets that count, a share of "
-        f"{own / total:.3f}, and not {seen[0]:.3f}."
+        f"{own / total:.3f}, not {seen[0]:.3f}."
     )
 
 
 # %% id="by-targets"
 # @title Chapter 08's loop, with your share: run this cell; open it to look
 def by_targets(model, optimizer, tokens, micro_batch=4):
-    """Do one update in micro-batches; return the mean loss over what counts."""
+    """Do one update in micro-batches; return the mean loss of targets that count."""
     optimizer.zero_grad()
     total = 0
     for part in tokens.split(micro_batch):
@@ -821,7 +823,7 @@ your_run.apply("09", update=by_targets)
 # ## On paper
 #
 # **1.** You split 1024 pairs as 32 x 32. What share of the comparisons is still made? What is the
-# chance-level loss before and after the split?
+# loss of a model that only guesses, in nats, before and after the split?
 #
 # <details><summary>Answer</summary>
 #
@@ -838,13 +840,14 @@ your_run.apply("09", update=by_targets)
 # $2 \cdot 32768 \cdot 512 \cdot 4$ bytes, or 128 MiB.
 # </details>
 #
-# **3.** BatchNorm's mean over 64 images has some error. How much larger is the error with a
-# micro-batch of 4, and does averaging the 16 gradients help?
+# **3.** BatchNorm's mean over 64 images has some error. By what factor is the error larger with a
+# micro-batch of 4? If you average the 16 micro-batches' gradients, does the gradient's error
+# disappear?
 #
 # <details><summary>Answer</summary>
 #
-# It's $\sqrt{64/4} = 4$ times as large. Averaging removes noise, but each gradient belongs to a
-# different loss, so bias stays.
+# By a factor of $\sqrt{64/4} = 4$. Averaging removes noise, but not a bias. There is a bias,
+# because each micro-batch's gradient belongs to a different loss from the big batch's.
 # </details>
 
 # %% [markdown] id="summary"

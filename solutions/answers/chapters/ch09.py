@@ -5,7 +5,7 @@ from solutions.answers import right, wrong
 FILLINGS = {
     "influence": {
         "exchanges_rows_and_columns": wrong(
-            "A row has to be a loss", "for row in rows])", "for row in rows]).T"
+            "A row must be a loss", "for row in rows])", "for row in rows]).T"
         ),
         "adds_up": wrong(
             "Loss 0: lengths 5 at sample 0 and 1 at sample 1, not [7.0, 1.0",
@@ -16,10 +16,10 @@ FILLINGS = {
         "forgets_to_flatten": wrong("[8, 8], not [8, 8, 8, 8]", ".flatten(1)", ""),
         "returns_float32": right(".norm(dim=1)", ".float().norm(dim=1)"),
         "squares": wrong("not [25.0, 1.0", ".norm(dim=1)", ".square().sum(1)"),
-        "ignores_pieces": wrong(
-            "`losses_of` takes one piece at a time",
-            *("pixels.chunk(pieces)", "pixels.chunk(1)"),
-            *("y[:8].chunk(pieces)", "y[:8].chunk(1)"),
+        "ignores_micro_batches": wrong(
+            "`losses_of` takes one micro-batch at a time",
+            *("pixels.chunk(num_micro_batches)", "pixels.chunk(1)"),
+            *("y[:8].chunk(num_micro_batches)", "y[:8].chunk(1)"),
         ),
         "adds_to_the_loss_before": wrong(
             "Loss 7: lengths 5 at sample 7",
@@ -132,9 +132,9 @@ FILLINGS = {
             *("        loss = contrast", "        optimizer.zero_grad()\n        loss = contrast"),
         ),
         "returns_the_last": wrong("The mean is", "return total", "return loss.item()"),
-        "returns_a_tensor": wrong("and no number", "return total", "return loss"),
+        "returns_a_tensor": wrong("not a number", "return total", "return loss"),
         "takes_all_at_once": wrong(
-            "24 pairs in 3 parts are three eights", "pixels.chunk(num)", "[pixels]"
+            "24 pairs in 3 parts should be", "pixels.chunk(num)", "[pixels]"
         ),
         "adds_tensors": right("loss.item()", "float(loss.detach())"),
     },
@@ -145,7 +145,7 @@ FILLINGS = {
         "returns_the_losss_graph": wrong("holds on to its graph", "loss.item()", "loss"),
         "detaches_the_loss": right("loss.item()", "loss.detach()"),
         "draws_masks_again": wrong(
-            "replay=True: both passes draw other masks",
+            "replay=True: both passes draw different masks",
             "torch.set_rng_state(state)",
             "pass",
         ),
@@ -187,7 +187,7 @@ FILLINGS = {
             *("    return loss", "    optimizer.zero_grad()\n    return loss"),
         ),
         "gives_the_sum": wrong(
-            "came back", "return loss.item()", "return loss.item() * len(parts)"
+            "The loss is", "return loss.item()", "return loss.item() * len(parts)"
         ),
         "detaches_each": right(
             *("with torch.no_grad():", "if True:"),
@@ -200,7 +200,7 @@ FILLINGS = {
     },
     "in-memory": {
         "embeds_all_at_once": wrong(
-            "three eights, not [24]", "for part in pixels.split(size)", "for part in [pixels]"
+            "[8, 8, 8], not [24]", "for part in pixels.split(size)", "for part in [pixels]"
         ),
         "ignores_embed": wrong(
             "`embed` is called with []", "(embed or model)(part)", "model(part)"
@@ -209,11 +209,11 @@ FILLINGS = {
             "`embed` is called with [8, 8, 8]", "pixels.split(size)", "pixels.chunk(3)"
         ),
         "embeds_without_masks": wrong(
-            "the masks are not those of the parts",
+            "With dropout, the masks differ",
             *("    embedded = torch", "    model.eval()\n    embedded = torch"),
         ),
         "begins_at_the_end": wrong(
-            "the masks are not those of the parts",
+            "With dropout, the masks differ",
             *("for part in pixels.split(size)])", "for part in pixels.split(size)[::-1]][::-1])"),
         ),
         "asks_for_gradients": right(
@@ -224,7 +224,7 @@ FILLINGS = {
         ),
         "never_clears": wrong("An older gradient", "    optimizer.zero_grad()\n", ""),
         "takes_a_loss_a_part": wrong(
-            "came back",
+            "The loss is",
             *("torch.cat(", ""),
             *("pixels.split(size)])", "pixels.split(size)]"),
             *(
@@ -253,10 +253,10 @@ FILLINGS = {
             *("(train.targets_of(tokens) >= 0).sum()", "train.targets_of(tokens).numel()"),
         ),
         "returns_a_number_of_targets": wrong(
-            "their shares sum to", "own / (train.targets_of(tokens) >= 0).sum()", "own"
+            "their shares must sum to", "own / (train.targets_of(tokens) >= 0).sum()", "own"
         ),
         "turns_it_round": wrong(
-            "their shares sum to",
+            "their shares must sum to",
             *("own / (train.targets_of(tokens) >= 0).sum()",),
             "(train.targets_of(tokens) >= 0).sum() / own",
         ),
