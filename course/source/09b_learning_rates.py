@@ -3,9 +3,9 @@
 #
 # This companion of chapter 09 is optional: no lab and no later chapter needs it. Even if all
 # gradients are exact, one question is left: how should the learning rate change with the effective
-# batch? Two answers are common: in proportion to the effective batch, or to its square root. And
-# there is a common warning: "Accumulation slows convergence down, because updates are delayed." We
-# test all three by training.
+# batch? Two answers are common: in proportion to the effective batch, or in proportion to its
+# square root. A common warning says: "Accumulation slows convergence down, because updates are
+# delayed." We test the two answers and the warning by training.
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -29,12 +29,10 @@ torch.set_num_threads(1)
 # %% [markdown] id="networks"
 # ## Four networks, one set of samples
 #
-# No layer here mixes samples, so splitting a batch of 256 changes nothing (chapter 08), and we run
-# it unsplit. To depend less on one initialization, four networks with different initial weights
-# train side by side, as slices of one tensor. A run's result is the median of their losses on all
-# 1536 digits after four epochs. Every run sees the same samples. (Where a cell begins with
-# `NBVAL_IGNORE_OUTPUT`, the numbers depend on your machine. The text's conclusions hold on any
-# machine.)
+# No layer here mixes samples, so splitting a batch changes nothing (chapter 08), and we run each
+# batch unsplit. Four networks with different initial weights train side by side, as slices of one
+# tensor. A run's result is the median of their losses on all 1536 digits after four epochs. Every
+# run sees the same samples.
 
 
 # %% id="four-nets"
@@ -58,7 +56,7 @@ order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
 images, labels = (rows[order[:1536]] for rows in data.digits())
 
 
-def losses(model, rows):  # one a network: their sum has four independent gradients
+def losses(model, rows):  # one per network; their sum has independent gradients
     logits = model(images[rows].flatten(1).expand(4, -1, -1)).flatten(0, 1)
     targets = labels[rows].repeat(4)
     each = F.cross_entropy(logits, targets, reduction="none")
@@ -129,25 +127,31 @@ valleys(SGD)
 valleys(Adam)
 
 # %% [markdown] id="read-sweep"
-# **SGD.** On the left, at small learning rates, the three curves have the same shape, and a larger
-# batch shifts the curve to the right. There, one step at four times the rate goes as far as four
-# steps at the old rate, which is the linear rule of Goyal et al. (2017). On the right is a wall:
-# the loss rises steeply, at nearly the same learning rate for all batches. Steps of that length
-# overshoot, because the loss is curved, and its curvature doesn't depend on the batch. So the
-# linear rule holds far from the wall, but leads into it if you start near it.
+# **SGD** (first figure). On the left, at small learning rates, the three curves have the same
+# shape, and a larger batch shifts the curve to the right. There, one step with four times the batch
+# and four times the rate goes as far as four steps of the smaller batch. So you can multiply batch
+# and rate by the same factor. That is the linear rule of Goyal et al. (2017).
 #
-# **Adam.** From batch 16 to 64 the best rate grows in proportion to the batch; from 64 to 256, with
-# its square root. (The rates tried are a factor of two apart.) If most of the gradient is noise,
-# theory predicts the square root: an average over four times as many samples has half the noise
-# (Malladi et al., 2022). At rates far below the best, the length of Adam's steps hardly depends on
-# the gradient. So at the same rate, a batch four times as large takes a quarter of the steps and
-# gets a quarter as far.
+# On the right is a wall: the loss rises steeply, at nearly the same learning rate for all batches.
+# Steps of that length overshoot, because the loss is curved, and its curvature doesn't depend on
+# the batch. So the linear rule works only far to the left of the wall. Near it, the rule takes you
+# into it.
+#
+# **Adam** (second figure). From batch 16 to 64 the best rate grows in proportion to the batch; from
+# 64 to 256, with the square root of the batch. (We tried only rates that are a factor of two
+# apart.) If most of the gradient is noise, theory predicts the square root: an average over four
+# times as many samples has half the noise, so the rate can double (Malladi et al., 2022).
+#
+# Far below the best rate, a larger batch ends with a higher loss. There, the length of Adam's steps
+# hardly depends on the gradient. A batch four times as large takes a quarter of the steps for the
+# same samples. So at the same rate it gets a quarter as far.
 #
 # ## The rules in practice
 #
-# In practice nobody runs such a sweep. You take a rate that worked at batch 16 and multiply it. We
-# start from two such rates: the best at batch 16 (*bold*), and an eighth of it (*careful*). **Which
-# rule ends with the lowest loss at batch 256?**
+# In practice you take a rate that worked at batch 16 and multiply it. We start from two such rates:
+# the best at batch 16 (*bold*), and an eighth of it (*careful*). When the batch grows by a factor
+# of $f$, the table's columns multiply the rate by 1 (`none`), $\sqrt f$ (`root`) or $f$ (`linear`).
+# **Which rule ends with the lowest loss at batch 256?**
 
 # %% id="rules"
 # NBVAL_IGNORE_OUTPUT
@@ -161,15 +165,15 @@ for kind, manner, batch in product(rates, manners, (64, 256)):
     }
 rules = pd.DataFrame(rows).T.rename_axis(["optimizer", "rate", "batch"])
 lowest = (rules.linear < rules.root) & (rules.linear < rules.none)
-print(f"lowest by the linear rule: {lowest.sum()} of {len(rules)}")
+print(f"lowest with the linear rule: {lowest.sum()} of {len(rules)}")
 safer = rules.root < rules.linear
-print(f"lower by the root than by the linear rule: {safer.sum()} of {len(rules)}")
+print(f"lower with the root than the linear rule: {safer.sum()} of {len(rules)}")
 rules.round(3)
 
 # %% [markdown] id="read-rules"
-# No rule wins everywhere, but there is a pattern. From a careful rate, the linear rule ends lowest.
-# From a bold rate, at batch 256, it ruins SGD's run, while the square root doesn't. In this sense
-# the square root is safer, but from a careful rate it is slower.
+# No rule wins everywhere. From a careful rate, the linear rule ends lowest. From a bold rate, at
+# batch 256, the linear rule ruins SGD's run, while the square root doesn't. So the square root is
+# safer, but from a careful rate it learns more slowly.
 #
 # 1536 digits and three layers say nothing about training on a billion tokens. Beyond some batch
 # size, a larger batch no longer helps (McCandlish et al., 2018), and here that size is small. So
@@ -180,8 +184,8 @@ rules.round(3)
 # Does accumulation slow convergence down? We run SGD at its careful rate again, and plot the loss
 # first against samples, then against updates.
 #
-# **Predict.** Batches of 16 and of 256 train on the same samples at the same learning rate. By what
-# factor is the final loss higher with batch 256 than with 16?
+# **Predict.** Batches of 16 and of 256 train on the same samples at the same learning rate. The
+# final loss is higher with batch 256. By what factor?
 
 # %% id="guess-delayed"
 guess = None  # times
@@ -199,8 +203,8 @@ tried = [(k, b, r) for k in rates for b in (64, 256) for r in rates[k]]
 slower = {(k, b, r): final(k, b, r) > 1.25 * final(k, 16, r) for k, b, r in tried}
 below = {each: slow for each, slow in slower.items() if each[2] <= best[each[0], 16]}
 print(
-    f"at batch 16's rate, a quarter higher or more: {sum(slower.values())} of "
-    f"{len(slower)}; up to its best rate {sum(below.values())} of {len(below)}"
+    f"at batch 16's rate, at least 25 % higher: {sum(slower.values())} of "
+    f"{len(slower)}; at or below its best: {sum(below.values())} of {len(below)}"
 )
 linear = [name for name in curves if "linear" in name]
 title = "By samples, the linear rule's runs agree (loss logarithmic)"
@@ -218,13 +222,13 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 
 # %% [markdown] id="read-delayed"
 # At one learning rate, the three batch sizes have about the same loss after the same number of
-# *updates*, so batch 256 needs sixteen times as many samples as batch 16. With the linear rule,
+# *updates*. So batch 256 needs sixteen times as many samples as batch 16. With the linear rule,
 # they have nearly the same loss after the same number of *samples*.
 #
 # So if you leave the learning rate unchanged, and it is at or below batch 16's best, a larger batch
-# really is slower. Above batch 16's best, the larger batch may even end lower, since it averages
-# out noise. Accumulation itself delays nothing: at the same effective batch, chapter 08's loop
-# makes the same updates from the same samples.
+# really is slower. At a rate above batch 16's best, the larger batch may even end lower, since it
+# averages out noise. Accumulation itself delays nothing: at the same effective batch, chapter 08's
+# loop makes the same updates from the same samples.
 #
 # ## A factor that the optimizer hides
 #
@@ -263,7 +267,6 @@ print(f"AdamW {off['AdamW']:.2f} %{beside(guess, off['AdamW'])}")
 # %% [markdown] id="factor-read"
 # With SGD the error is larger than the distance that the right run moved. AdamW divides by the
 # gradient's size, so the factor of four cancels, except for the small `eps` in the denominator.
-# Nothing in the loss curve shows the mistake.
 #
 # ## Warm-up: samples or updates?
 #
@@ -281,16 +284,16 @@ for batch in (16, 256):
 pd.Series(rows).unstack(0)[list(lengths)].round(3)
 
 # %% [markdown] id="read-warm-up"
-# At batch 256, 96 updates are longer than the whole run. So if you copy a schedule in updates,
-# check it against the run's length. This experiment can't show which length is best, because it
-# doesn't need a warm-up. (Goyal et al. needed one at batches of thousands.)
+# At batch 256, 96 updates are longer than the whole run. So if you copy a schedule that counts
+# updates, check it against the run's length. This experiment can't show which length is best,
+# because its runs end lowest without a warm-up.
 #
 # ## How fast does BatchNorm forget?
 #
 # BatchNorm keeps a running mean and variance for `eval()`. Every *forward* updates them by
-# `running = 0.9 * running + 0.1 * batch`, and an accumulated update has many forwards.
-# **After one update, how much is left of the old running mean?** The cell below sets the old mean
-# to a million, so that you can read off its share.
+# `running = 0.9 * running + 0.1 * batch`, and an accumulated update has many forwards. **After one
+# update in 16 micro-batches, how much is left of the old running mean?** The cell below sets the
+# old mean to a million, so that you can read off its share.
 
 
 # %% id="running"
@@ -307,19 +310,20 @@ heads = ["momentum 0.1", "momentum 1 - 0.9 ** (1 / num)"]
 pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 
 # %% [markdown] id="read-running"
-# With sixteen micro-batches, one update forgets as much as sixteen updates should. Then only the
-# last few micro-batches determine the statistics for evaluation, so these are noisy. The training
-# loss never shows this, because training doesn't use the statistics. The smaller momentum in the
-# right column fixes the statistics. BatchNorm's gradients stay wrong (chapter 09).
+# With sixteen micro-batches, one update forgets as much as sixteen updates without accumulation.
+# Then only the last few micro-batches determine the statistics for evaluation, so these are noisy.
+# The training loss never shows this. The smaller momentum in the right column fixes the statistics,
+# but BatchNorm's gradients stay wrong (chapter 09).
 #
 # ## Contrastive training: which loop finds more?
 #
 # Chapter 09's two encoders learn which left half of a digit belongs to which right half. The naive
-# loop reports a lower loss than the whole batch does. Does it also train a better model? Two loops
-# train on the same 1536 digits, with updates of 128 pairs. One uses the whole batch (cached
-# gradients compute the same); the other uses 8 micro-batches of 16. We try each at three learning
-# rates, and score the models on the 261 unseen digits: how often is a digit's own right half among
-# the five best of 261 candidates?
+# loop reports a lower loss than the whole batch does. Does it also train a better model?
+#
+# Two loops train on the same 1536 digits, with updates of 128 pairs. One uses the whole batch, as
+# cached gradients do; the other uses 8 micro-batches of 16. We try each at three learning rates,
+# and score the models on the 261 unseen digits. The score is how often a digit's own right half is
+# among the five best of 261 candidates.
 
 
 # %% id="encoders"
@@ -400,20 +404,20 @@ results.rename_axis(columns=["", "learning rate"])
 choices = "choices of optimizer, rate and batch"
 claims.Verdicts(
     claims.Verdict(
-        "A16", "holds if", "The linear rule ends lowest, except where it scales SGD's "
-        "or Adam's best rate to batches of 256: stay far below the largest stable "
-        "rate.",
+        "A16", "holds if", "The linear rule ends with the lowest loss, except where it "
+        "scales SGD's or Adam's best rate to batches of 256: stay far below the "
+        "largest stable rate.",
         f"lowest in {lowest.sum()} of {len(rules)}", "computed", "rules",
         held=(int(lowest.sum()), len(rules), choices)),
     claims.Verdict(
-        "B05", "holds if", "From the same samples, a larger effective batch ends "
-        "higher if the learning rate was left as it was and was not above its best. "
-        "Accumulation itself delays nothing.",
-        f"{sum(below.values())} of {len(below)} up to the best rate", "computed",
+        "B05", "holds if", "On the same samples, a larger effective batch ends with a "
+        "higher loss if the learning rate is unchanged and at or below the small "
+        "batch's best. Accumulation itself delays nothing.",
+        f"{sum(below.values())} of {len(below)} at or below the best rate", "computed",
         "delayed", held=(sum(slower.values()), len(slower), choices)),
     claims.Verdict(
-        "D15", "holds if", "The square root is safer if the rate was bold, and slower "
-        "if it was careful. (What a warm-up should be counted in was not tested.)",
+        "D15", "holds if", "The square root is safer if the rate was bold, but slower "
+        "if it was careful. (The unit to count a warm-up in was not tested.)",
         f"{safer.sum()} of {len(rules)}", "computed", "rules",
         held=(int(safer.sum()), len(rules), choices)),
 )  # fmt: skip
