@@ -1,9 +1,10 @@
 # %% [markdown] id="title"
 # # Transformers, as published
 #
-# Which lines of code make a published transformer train in less memory, and what does each line do?
-# After that we test figures that one tutorial copies from another, such as "checkpointing saves
-# 58 %" for ViT-L. Under which conditions is each figure true?
+# In this chapter's first half you learn which lines of code make a published transformer train in
+# less memory, and what each line does. In the second half we test figures that one tutorial copies
+# from another, such as "checkpointing saves 58 %" for ViT-L. Under which conditions is each figure
+# true?
 #
 # **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
 
@@ -44,11 +45,10 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # | accumulation from the Trainer | `TrainingArguments(..., gradient_accumulation_steps=4)` |
 # | accumulation in your own loop | `Accelerator(gradient_accumulation_steps=4)` |
 #
-# (`from_pretrained` instead of `from_config` loads trained weights.) Before version 5.23 the names
-# began with `gradient_checkpointing`, and options such as `every_n_layers` didn't exist. Today the
-# old names warn that version 6 will remove them, and raise a `ValueError` if you pass new options.
-# (TRL 1.16's GRPO trainer calls the old name, so new options raise too.) The code below uses the
-# installed version's names.
+# (`from_pretrained` instead of `from_config` loads trained weights.) Before transformers 5.23 the
+# names began with `gradient_checkpointing`, and options such as `every_n_layers` didn't exist. The
+# old names still work, with a warning, but raise a `ValueError` if you pass new options. The code
+# below uses the installed version's names.
 #
 # TRL's `SFTConfig` has the Trainer's arguments with checkpointing already on, and adds
 # `activation_offloading` and `packing` (08b). `torch.compile` itself chooses what to recompute,
@@ -87,13 +87,13 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 
 # %% [markdown] id="trainer"
 # The Trainer takes checkpointing and accumulation as arguments. On a GPU you also want 16 bits:
-# bfloat16, or float16 on a T4, which emulates bfloat16 slowly. For float16, Trainer and Accelerate
-# add the gradient scaler.
+# bfloat16, or float16 on a T4, which emulates bfloat16 slowly.
 #
-# We train each effective batch in four ways: all samples at once (16 x 1 on a CPU) or in four
+# We train one effective batch in four ways: all samples at once (16 x 1 on a CPU) or in four
 # micro-batches (4 x 4), each with and without checkpointing.
 #
-# **Predict.** What percentage of the peak do checkpointing and accumulation save together?
+# **Predict.** By what percentage is the peak lower with both checkpointing and accumulation than
+# with neither?
 
 # %% id="guess-own"
 guess = None  # %
@@ -140,18 +140,16 @@ ledgers = {name: report.at_peak for name, report in reports.items()}
 plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(where)}")
 
 # %% [markdown] id="read-own"
-# (These outputs are from one machine, and yours may differ.) The mean losses agree, which is a weak
-# check (chapter 08). Each argument alone removes most of the activations. Accumulation leaves one
-# micro-batch's activations, and gradients alongside; checkpointing leaves block inputs, and one
-# recomputed block at a time.
+# The mean losses agree, but that's a weak check. Each technique alone removes most of the
+# activations. Accumulation leaves one micro-batch's activations, and adds gradients. Checkpointing
+# leaves the blocks' inputs, and one recomputed block at a time.
 #
-# With Accelerate you keep your own loop. `backward` divides the loss, and within `accumulate`,
-# `optimizer.step()` acts only at every fourth micro-batch and at the end of an epoch. (Accelerate
-# divides a shorter last window by four too, so that window is underweighted; the Trainer divides by
-# the actual number.) We repeat the last of the four ways, micro-batches with checkpointing.
+# With Accelerate you keep your own loop. Accelerate's `backward` divides the loss by four. Within
+# `accumulate`, `optimizer.step()` and `zero_grad()` act only at every fourth micro-batch and at the
+# end of an epoch. We repeat the last of the four ways with it: micro-batches and checkpointing.
 #
-# **Write.** The loop, five lines: each batch runs inside `accumulate`. Its peak must equal the
-# Trainer's, or be a little lower.
+# **Write.** `one_epoch`, five lines. Each batch runs inside `accumulate`. The loop's peak must
+# equal the Trainer's, or be a little lower.
 
 # %% id="accelerator"
 accelerator = Accelerator(gradient_accumulation_steps=4, cpu=not has_gpu,
@@ -190,11 +188,11 @@ def trains_an_epoch():
     optimizer.register_step_pre_hook(look)
     one_epoch(accelerator, *prepared)
     accelerator.free_memory()
-    assert len(updates) == 2, f"8 batches are 2 updates by 4, and not {len(updates)}."
+    assert len(updates) == 2, f"8 batches by 4 make 2 updates, not {len(updates)}."
     for number, (off, times) in enumerate(updates, start=1):
         assert off < 0.05, (
-            f"Update {number}: its gradient is {times:.3g} times as long as that of "
-            "the mean loss of its four batches."
+            f"Update {number}: its gradient is {times:.3g} times as long as the "
+            "gradient of its four batches' mean loss."
         )
 
 
@@ -225,7 +223,7 @@ print(f"peak: the Trainer's {human_bytes(both)}, this loop's", own_loop.peak_byt
 
 # %% id="wrapped"
 def wrapped(model):
-    """Count a model's segments after `switch_on`, by the name of their class."""
+    """Count a model's segments after `switch_on`, by class name."""
     ### BEGIN SOLUTION
     modules = switch_on(model).modules()
     layers = [m for m in modules if isinstance(m, GradientCheckpointingLayer)]
@@ -241,9 +239,9 @@ def counts_segments():
     for name, right in layers.items():
         seen = wrapped(Recipe(name).make_model("meta"))
         assert isinstance(seen, Counter), (
-            f"It returned {seen!r}, and no Counter of names."
+            f"It returned {seen!r}, not a Counter of names."
         )
-        assert seen == right, f"{name} has {right}, and not {dict(seen)}."
+        assert seen == right, f"{name} has {right}, not {dict(seen)}."
 
 
 # %% id="switch-on"
@@ -255,12 +253,12 @@ for name in names:
 pd.DataFrame(wraps).T
 
 # %% [markdown] id="read-switch"
-# Each block is one segment, in both encoders of CLIP too. The switch does not touch what comes
-# before and after the blocks: embeddings, last norm, head, loss.
+# Each block is one segment, including those of both CLIP encoders. The switch does not touch what
+# comes before and after the blocks: embeddings, last norm, head, loss.
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
-# 1024 tokens. Checkpointed, it keeps the inputs of its 12 blocks, and the loss keeps one tensor.
-# How large is the loss's tensor, as a multiple of the 12 inputs together?
+# 1024 tokens. Checkpointed, it keeps the inputs of its 12 blocks, and the loss keeps one tensor
+# with the logits' shape. How large is the loss's tensor, as a multiple of the 12 inputs together?
 
 # %% id="guess-left"
 guess = None  # times
@@ -277,8 +275,8 @@ by_shape.map(human_bytes).to_frame("kept")
 # %% [markdown] id="read-left"
 # Each token has 50257 logits, and the loss keeps them as log-probabilities. The switch wraps the
 # blocks and not the loss, so this is the largest tensor left. It grows with the vocabulary, which
-# has 128,000 or 256,000 entries in newer models, so the tensor matters even without checkpointing.
-# Chapter 10d, `10d_the_loss_that_does_not_fit`, makes it small.
+# has 128,000 or 256,000 entries in newer models. Chapter 10d, `10d_the_loss_that_does_not_fit`,
+# makes it small.
 #
 # ### Every n-th layer, and inputs on the host
 #
@@ -289,13 +287,14 @@ by_shape.map(human_bytes).to_frame("kept")
 # `every_n_layers=2` doesn't make chapter 06's segments of two blocks. It checkpoints every second
 # block and leaves the others as they are.
 #
-# **Write.** `every_nth`. The model arrives with checkpointing off. If the installed library has the
-# option, your function must keep as many bytes as the option does.
+# **Write.** `every_nth`, which does the same: it checkpoints the first of every `n` layers. The
+# model arrives with checkpointing off. If the installed library has the option, a later cell tests
+# that your function keeps as many bytes as the option does.
 
 
 # %% id="every-nth"
 def every_nth(model, n):
-    """Switch checkpointing on, and off again in all layers but the first of each n."""
+    """Switch checkpointing on, then off in all layers but the first of every n."""
     ### BEGIN SOLUTION
     modules = switch_on(model).modules()
     layers = [m for m in modules if isinstance(m, GradientCheckpointingLayer)]
@@ -306,7 +305,7 @@ def every_nth(model, n):
 
 # %% id="check-every-nth"
 # @title Check: run this cell
-@blanks.check("every_nth", "leave the first layer of each n switched on")
+@blanks.check("every_nth", "leave only the first of every n layers switched on")
 def every_nth_is_on():
     tokens = text[:1, :16]
     for n, right in (
@@ -322,18 +321,18 @@ def every_nth_is_on():
             )
         every_nth(model, n)
         assert all(m.training for m in model.modules()), (
-            "Some layers are in eval(): a dropout would no longer drop."
+            "Some layers are in eval(): dropout would no longer drop."
         )
         model(tokens, labels=tokens).loss.backward()
         seen = [runs[number] for number in range(4)]
         assert seen == right, (
-            f"n={n}: forwards of 4 blocks are {seen}, and not {right}."
+            f"n={n}: the 4 blocks ran {seen} times, not {right} times."
         )
 
 
 # %% [markdown] id="predict-second"
-# **Predict.** With only every second block checkpointed, how many times as much does the same GPT-2
-# keep as with every block checkpointed?
+# **Predict.** How many bytes does the same GPT-2 keep with every second block checkpointed, as a
+# multiple of what it keeps with every block checkpointed?
 
 # %% id="guess-second"
 guess = None  # times
@@ -353,18 +352,19 @@ if IS_NEW:
     enable = PreTrainedModel.activation_checkpointing_enable
     assert kept_with(partial(enable, every_n_layers=2)) == keeps["every 2"]
     moved = keeps["every 1"] - kept_with(partial(enable, offload=True))
-    assert moved == 12 * 8 * 1024 * 768 * 4, f"{moved} bytes, and not the 12 inputs"
+    assert moved == 12 * 8 * 1024 * 768 * 4, f"{moved} bytes, not the 12 inputs"
 ratio = keeps["every 2"] / keeps["every 1"]
 print(f"every second: {ratio:.1f} times{beside(guess, ratio)}")
 pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 
 # %% [markdown] id="predict-offload"
 # `offload=True` moves the inputs of all checkpointed blocks to the host. Chapter 07d ran such
-# copies *during* the arithmetic. This option copies on the stream that also computes, so nothing
-# overlaps, and the copies make the step longer.
+# copies *during* the arithmetic. This option puts the copies in the same queue (*stream*) as the
+# arithmetic, so nothing overlaps, and the copies make the step longer.
 #
 # **Predict.** Llama-2-7B trains on an A100, on sequences of 2048 tokens. By what percentage is the
-# step longer with `offload=True`?
+# step longer with `offload=True`? (The data sheet says 312 TFLOP/s for the matmuls, and 32 GB/s for
+# copies.)
 
 # %% id="guess-offload"
 guess = None  # %
@@ -377,17 +377,17 @@ price = pd.DataFrame(index=list(speeds), columns=["2048 tokens", "32768 tokens"]
 for (card, (flops, bus)), tokens in product(speeds.items(), (2048, 32768)):
     # seconds for each token; the kernel of a causal model skips half of the scores
     forward = (2 * weights + 2 * tokens * width) / flops
-    copies = 2 * 2 * width / bus  # out and back, 2 bytes a number
+    copies = 2 * 2 * width / bus  # out and back, 2 bytes per number
     price.loc[card, f"{tokens} tokens"] = 100 * copies / (4 * forward)
 added = price.iloc[0, 0]
 print(f"added to the step: {added:.1f} %{beside(guess, added)}")
 price.astype(float).round(1).add_suffix(", %")
 
 # %% [markdown] id="read-offload"
-# We count a checkpointed step as four forwards: forward, its repetition, and backward, which costs
-# two. The speeds are from data sheets; if kernels reach half of those FLOP/s, the percentage
-# halves. So the option is cheap if layers are wide and sequences long, which is also when block
-# inputs are large. TRL's `activation_offloading` copies on a separate stream, and chapter 07d says
+# We count a checkpointed step as four forwards: forward, its recomputation, and a backward as long
+# as two. The speeds are from data sheets; if kernels reach half of those FLOP/s, the percentage
+# halves. With wide layers and long sequences there is more arithmetic per copied byte, so the
+# option is cheaper. TRL's `activation_offloading` copies on a separate stream, and chapter 07d says
 # when that is free.
 #
 # Next comes a trap. To fine-tune without dropout, someone trains the small model in `eval()`.
@@ -415,13 +415,10 @@ print(f"train() {in_train:.0f} %, eval() {in_eval:.0f} %{beside(guess, in_eval)}
 print(*{str(one.message) for one in said if one.category is memory.MeterWarning})
 
 # %% [markdown] id="read-eval"
-# In `eval()` the switch is on but nothing is checkpointed, because each layer checks `if
-# self.gradient_checkpointing and self.training`. The library neither raises nor logs anything. The
-# last line above is a warning from this course's meter. So stay in `train()`, and set dropout to 0
-# in the configuration, as here.
-#
-# Companion `10c_more_on_the_switch` shows a Swin that checkpoints twice. The gallery,
-# `14b_gallery`, shows LoRA weights that get no gradient.
+# In `eval()` the switch is on but nothing is checkpointed, because each layer checks
+# `if self.gradient_checkpointing and self.training`. The library says nothing. The last line above
+# is a warning from this course's meter. So stay in `train()`, and set dropout to 0 in the
+# configuration, as here.
 #
 # ## Published figures: when are they true?
 #
@@ -432,8 +429,8 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #
 # Both are from "Gradient Checkpointing" in
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
-# That text specifies no attention kernel, precision or optimizer, so we try the usual ones
-# (gigabytes are decimal, as there):
+# Like that text, we use decimal gigabytes. It specifies no attention kernel, precision or
+# optimizer, so we try the usual ones:
 #
 # - *kernel*: `eager` materializes the attention scores, `sdpa` is PyTorch's fused attention and
 #   today's default;
@@ -441,10 +438,10 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #   bfloat16, including optimizer states);
 # - *optimizer*: PyTorch's AdamW, or AdamW with 8-bit states.
 #
-# In the tables below, "in all" was *predicted* in advance for a GPU's kernels. "A100" is
-# *emulated*: PyTorch's own allocator handed out the memory of an 80 GiB card, and no kernel ran. If
-# the allocator refused, the table says "does not fit". 10b has measurements from an H200. You can
-# add your GPU (`extra_record_your_gpu`).
+# In the tables below, the columns "in all" have the peak of the whole step, *predicted* for a GPU's
+# kernels. The columns "A100" have the same peak, *emulated*: PyTorch's own allocator handed out the
+# memory of an 80 GiB card, and no kernel ran. If the allocator refused, the table says "does not
+# fit". Chapter 10b has measurements from an H200.
 
 # %% id="gigabytes"
 predicted = recorded.load("predicted")
@@ -470,7 +467,6 @@ def shown(table):  # rounded, and a word where there is no number
 # %% [markdown] id="shares"
 # ### "Saves 58 %", "saves 71 %": of what?
 #
-# The share of the peak that checkpointing saves depends on kernel, precision, batch and optimizer.
 # The table has ViT-L with 32 and 96 images of 224 x 224, each without checkpointing and with it:
 
 
@@ -495,13 +491,15 @@ for images, kernel in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
 shown(vit).T
 
 # %% [markdown] id="read-vit"
-# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it is between the savings with
-# the two kernels. The source also says that checkpointing raises the batch from 32 to 96. That is
-# true, since 96 images with checkpointing take less memory than 32 without it.
+# 58 % is fair for 32 images in float32 with PyTorch's default AdamW. With the `eager` kernel,
+# checkpointing saves a little more than that; with `sdpa`, a little less. The source also says that
+# checkpointing raises the batch from 32 to 96. That is true: 96 images with checkpointing take less
+# memory than 32 without it.
 #
 # For Llama-2-7B the source says "batch 1 to 4, saves 71 %" on an 80 GB card. We try four sequences
 # of 2048 tokens, all in bfloat16, with three kinds of training: all weights with fused AdamW, all
-# weights with 8-bit states, and LoRA of rank 16.
+# weights with 8-bit states, and LoRA of rank 16. The table's last row is worked out from LoRA's,
+# for frozen weights of 4 bits (QLoRA, chapter 01b).
 
 # %% id="llama"
 four = {"model": "llama-2-7b", "micro_batch": 4, "seq": 2048, "precision": "bf16"}
@@ -529,15 +527,15 @@ title = "Llama-2-7B, 4 sequences of 2048, bfloat16, predicted for CUDA kernels"
 plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(bars))
 
 # %% [markdown] id="read-llama"
-# In full training with AdamW, the batch claim holds: four sequences fit on the card only with
-# checkpointing. (With 8-bit states they fit anyway.) But parameters, gradients and states stay, and
-# they are most of what is left, so 71 % is impossible with fused attention. That figure is nearly
-# right for *frozen* weights, which the source doesn't mention.
+# In full training with AdamW, the claim about the batch holds: four sequences fit on the card only
+# with checkpointing. (With 8-bit states they fit anyway.) But the saving is far below 71 %, because
+# checkpointing shrinks only the activations. Parameters, gradients and states remain. With fused
+# attention, 71 % is nearly right only for *frozen* weights, and the source doesn't mention those.
 #
-# LoRA alone removes states and gradients. Checkpointing alone removes activations. With both, a 7B
-# model needs a 24 GB card instead of a data-center card. With frozen weights in 4 bits (01b), an
-# even smaller card is enough. Then activations are by far the largest part, so checkpointing saves
-# the largest share.
+# LoRA removes states and gradients, and checkpointing removes activations. With both, a 7B model
+# needs a 24 GB card instead of a data-center card. With QLoRA an even smaller card is enough.
+# Without checkpointing, activations are by far the largest part of QLoRA's peak, so checkpointing
+# saves the largest share there.
 #
 # ## Verdicts
 
@@ -546,13 +544,13 @@ predicted_here = {"how": "predicted", "device": "CUDA kernels"}
 full_saves = max(llama[name]["saved, %"] for name in ("AdamW", "8-bit AdamW"))
 vit_saves = [vit[f"32 images, {kind}, fp32"]["saved, %"] for kind in ("sdpa", "eager")]
 claims.Verdicts(
-    claims.Verdict("E08", "holds if", "With fused attention about 71 % needs frozen "
-        "weights (LoRA); in full training parameters and states stay.", f"LoRA saves "
+    claims.Verdict("E08", "holds if", "With fused attention, saving about 71 % needs "
+        "frozen weights (LoRA); full training keeps weights and states.", f"LoRA saves "
         f"{llama['LoRA']['saved, %']:.1f} %, full training at most {full_saves:.1f} %",
         cell="llama", tried=recorded.tried("llama-2-7b"), **predicted_here),
     claims.Verdict("E09", "holds if", "58 % is right for 32 images in float32 with "
-        "unfused AdamW, between the two kernels; an A100 takes many more than 32 and "
-        "96 images.",
+        "unfused AdamW: it's between the two kernels' savings. An A100 can take many "
+        "more than 32 and 96 images.",
         f"{min(vit_saves):.1f} % and {max(vit_saves):.1f} %", cell="vit",
         tried=recorded.tried("vit-l-16"), **predicted_here),
 )  # fmt: skip

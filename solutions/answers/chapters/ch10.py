@@ -17,8 +17,10 @@ FILLINGS = {
             ),
         ),
         "never_clears": wrong("Update 2: its gradient", "optimizer.zero_grad()", "pass"),
-        "forgets_accumulate": wrong("and not 8", "with accelerator.accumulate(model):", "if True:"),
-        "forgets_the_update": wrong("and not 0", "optimizer.step()", "pass"),
+        "forgets_accumulate": wrong(
+            "make 2 updates, not 8", "with accelerator.accumulate(model):", "if True:"
+        ),
+        "forgets_the_update": wrong("make 2 updates, not 0", "optimizer.step()", "pass"),
         "names_the_loss": right(
             *(
                 "accelerator.backward(model(**batch).loss)",
@@ -32,7 +34,7 @@ FILLINGS = {
             "isinstance(m, GradientCheckpointingLayer)",
             "hasattr(m, 'gradient_checkpointing')",
         ),
-        "forgets_the_switch": wrong("and not {}", "switch_on(model)", "model"),
+        "forgets_the_switch": wrong("}, not {}", "switch_on(model)", "model"),
         "gives_a_number": wrong(
             "It returned 12",
             *("Counter(", "sum(Counter("),
@@ -43,25 +45,23 @@ FILLINGS = {
     },
     "every-nth": {
         "leaves_the_last_of_each_on": wrong(
-            "n=2: forwards of 4 blocks are [1, 2, 1, 2]", "number % n == 0", "number % n == n - 1"
+            "n=2: the 4 blocks ran [1, 2, 1, 2]", "number % n == 0", "number % n == n - 1"
         ),
         "switches_them_off": wrong(
-            "n=1: forwards of 4 blocks are [1, 1, 1, 1]", "number % n == 0", "number % n != 0"
+            "n=1: the 4 blocks ran [1, 1, 1, 1]", "number % n == 0", "number % n != 0"
         ),
         "puts_them_into_eval": wrong(
             "layers are in eval()",
             *("layer.gradient_checkpointing = number % n == 0", "layer.train(number % n == 0)"),
         ),
         "goes_over_all_modules": wrong(
-            "n=4: forwards of 4 blocks are [1,",
+            "n=4: the 4 blocks ran [1,",
             *("[m for m in modules if isinstance(m, GradientCheckpointingLayer)]", "list(modules)"),
         ),
-        "leaves_all_on": wrong(
-            "n=2: forwards of 4 blocks are [2, 2, 2, 2]", "number % n == 0", "True"
-        ),
+        "leaves_all_on": wrong("n=2: the 4 blocks ran [2, 2, 2, 2]", "number % n == 0", "True"),
         "forgets_the_switch": wrong("_gradient_checkpointing_func", "switch_on(model)", "model"),
         "skips_n": wrong(
-            "n=1: forwards of 4 blocks are [2, 1, 2, 1]", "number % n == 0", "number % (n + 1) == 0"
+            "n=1: the 4 blocks ran [2, 1, 2, 1]", "number % n == 0", "number % (n + 1) == 0"
         ),
         "goes_by_slices": right(
             *(
