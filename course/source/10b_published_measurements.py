@@ -1,9 +1,8 @@
 # %% [markdown] id="title"
 # # Published measurements: how far off are we?
 #
-# How close are this course's predicted and emulated bytes to a real GPU's? This companion of
-# chapter 10 compares them with peaks that other people measured on real GPUs and published with
-# their conditions.
+# This companion of chapter 10 compares the course's predicted and emulated bytes with peaks that
+# others measured on real GPUs and published.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -38,17 +37,13 @@ for source, number in sources.most_common():
     print(f"{number:>3}  {source}")
 
 # %% [markdown] id="how-text"
-# We rebuilt each published step from its source and ran it in two ways.
+# We rebuilt each published step. Then we *predicted* its peak (`memory.predict`), and *emulated*
+# it: PyTorch's own allocator ran, but no kernel. A third figure, *emulated, as then* (`then` in the
+# table), adds two tensors that some of the original steps held: softmax's input, which PyTorch kept
+# before version 1.11, and DistributedDataParallel's copy of the gradients.
 #
-# - **Predicted:** on fake tensors, for a GPU's kernels (`memory.predict`).
-# - **Emulated:** by PyTorch's CUDA build without a card: its own allocator runs, but no kernel.
-#
-# A third figure, *emulated, as then*, adds what some of these steps also held: before PyTorch 1.11,
-# softmax kept its input as well as its result, and DistributedDataParallel holds a copy of the
-# gradients. `recorded/published.csv` has the conditions and sources.
-#
-# **Predict.** For peaks read from PyTorch's allocator, by what percentage is the emulated card off
-# in the median?
+# **Predict.** Take the peaks that the authors read from PyTorch's allocator. By what percentage is
+# our emulated figure off, in the median?
 
 # %% id="guess-median"
 guess = None
@@ -61,7 +56,7 @@ for kind in KINDS:
     for name in ("predicted", "emulated", "then"):
         off = [abs(miss) for miss in misses(ours, name)]
         half = medians[kind, name] = statistics.median(off)
-        table[kind][f"{name}, off by"] = f"{half:.2%}, most {max(off):.0%}"
+        table[kind][f"{name}, off by"] = f"{half:.2%}, at most {max(off):.0%}"
 
 # %% id="by-kind-half"
 half = 100 * medians["allocated", "emulated"]
@@ -69,12 +64,13 @@ print(f"half of the emulated ones are within {half:.2f} %{beside(guess, half)}")
 pd.DataFrame(table).T
 
 # %% [markdown] id="read-kinds"
-# The `nvidia-smi` rows are further off because `nvidia-smi` also counts CUDA's context and
-# libraries (chapter 02), which our figure, the reserved bytes, doesn't include.
+# Each row is a kind of figure that the authors read. For `nvidia-smi` we are further off: it also
+# counts CUDA's context and libraries (chapter 02), and our figure is only the reserved bytes.
 #
 # ## The misses
 #
-# Here is every row in which *emulated, as then* is off by more than 1 %, and why.
+# Here is every peak for which *emulated, as then* is off by more than 1 %, and why. (NVML is the
+# library that `nvidia-smi` reads.)
 
 # %% id="misses"
 for peak, miss in zip(peaks, misses(peaks, "then"), strict=True):
@@ -89,13 +85,14 @@ print(summary(peaks))
 #
 # The [performance guide of transformers
 # 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance) trains BERT-Large as a
-# classifier in float32 on a 16 GB V100. The 2022 Trainer used eager attention, an AdamW that loops
-# over the parameters, and gradients set to zero, not to None. The guide reads the memory from the
-# driver, and notes that CUDA itself takes 1343 MB, so we add those to our predictions. (Its MB are
-# MiB.)
+# classifier in float32 on a 16 GB V100. It has three steps: four samples at once (4 x 1), four
+# micro-batches of one (1 x 4), and 1 x 4 with checkpointing. The 2022 Trainer used eager attention,
+# an AdamW that loops over the parameters, and gradients set to zero, not to None. The guide reads
+# the memory from the driver. CUDA itself takes 1343 MB of that memory, so we add 1343 MB to each
+# prediction. (The guide's MB are MiB.)
 #
-# The first printed line predicts the same three rows with today's defaults: fused attention, fused
-# AdamW, gradients set to None.
+# The first printed line predicts the same three steps with today's defaults: fused attention, fused
+# AdamW, and gradients set to None.
 
 # %% id="guide-step"
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096}
@@ -111,7 +108,7 @@ def guide_step(micro_batch, strategy="none", attention="eager", **adamw):
         with segments.applied(model, strategy):
             for _ in range(
                 2 if micro_batch == 1 else 1
-            ):  # the second peaks as the last
+            ):  # the second peaks like the last
                 model(input_ids=ids, labels=ids[:, 0]).loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=attention != "eager")  # 2022 kept zeros
@@ -143,12 +140,15 @@ print("the drops are off by", *fell)
 guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 
 # %% [markdown] id="read-guide"
-# The predictions are too low, most of all where activations are largest, because the driver counts
-# unused reserved blocks too (chapter 02), and the PyTorch of that time kept softmax's input.
-# Today's defaults alone are predicted to save nearly as much as accumulation did.
+# The predictions are too low, most of all for 4 x 1, which has the most activations. There are two
+# reasons: the driver also counts unused reserved blocks (chapter 02), and the PyTorch of that time
+# kept softmax's input.
+#
+# By the predictions, today's defaults at 4 x 1 save nearly as much as the guide's change from 4 x 1
+# to 1 x 4.
 #
 # With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
-# long. Do the FLOPs of the two steps say the same?
+# long. By what factor do the FLOPs grow?
 
 # %% id="guide-flops"
 flops = {}
@@ -160,7 +160,7 @@ slower = flops["library-switch"] / flops["none"]
 off = guide["off, %"].map("{:+.0f} %".format)
 print(
     f"checkpointed: {slower:.2f} times the FLOPs; its bytes are off by {off.iloc[2]}, "
-    f"those of 1 x 4 by {off.iloc[1]}, and the drop between them by {fell.iloc[1]}"
+    f"1 x 4's bytes by {off.iloc[1]}, and the drop between them by {fell.iloc[1]}"
 )
 
 # %% id="verdicts-guide"
@@ -171,24 +171,25 @@ both["time"] = dict.fromkeys(both["4 x 1"], slower)
 parts = {"B01": ("4 x 1", "1 x 4"), "B02": ("1 x 4", "1 x 4, checkpointed", "time")}
 parts = {claim: {part: both[part] for part in each} for claim, each in parts.items()}
 claims.Verdicts(
-    claims.Verdict("B01", "nearly", "Tensors alone give nearly these levels, with "
-        "eager attention in float32, read off the driver; they give less of the drop. "
-        "The loss of speed is not judged: accumulation adds no FLOPs, and what else it "
-        "costs needs a GPU.", "by tensors "
-        f"{off['4 x 1']} and {off['1 x 4']}, their drop {fell.iloc[0]}",
+    claims.Verdict("B01", "nearly", "With eager attention in float32, the tensors "
+        "alone come near these levels, which the driver reports, but explain less of "
+        "the drop. The loss of speed is not judged: accumulation adds no FLOPs, and "
+        "its other costs need a GPU.", "off by "
+        f"{off['4 x 1']} and {off['1 x 4']}, their drop by {fell.iloc[0]}",
         cell="guide-predicted", tried=parts["B01"], **predicted_here),
-    claims.Verdict("B02", "nearly", "As the row before it; and the step slows down as "
-        "its FLOPs grow.", f"the rows {off.iloc[1]} and {off.iloc[2]}, their drop "
-        f"{fell.iloc[1]}; {slower:.2f} times the FLOPs", cell="guide-flops",
-        tried=parts["B02"], **predicted_here),
+    claims.Verdict("B02", "nearly", "As with B01, the tensors come near the levels. "
+        "The step slows down as its FLOPs grow.", f"off by {off.iloc[1]} and "
+        f"{off.iloc[2]}, their drop by {fell.iloc[1]}; {slower:.2f} times the FLOPs",
+        cell="guide-flops", tried=parts["B02"], **predicted_here),
 )  # fmt: skip
 
 # %% [markdown] id="h200-text"
 # ## Measured here: an H200
 #
 # We measured the course's own steps on an H200, emulated them with the same PyTorch, and predicted
-# them. At the peak, *tensors* is what the tensors held, *requested* what the allocator was asked
-# for (with workspaces), and *reserved* what it had taken from the driver.
+# them. The table has our figures' errors, in %, against three measured peaks: the bytes of the
+# *tensors*, the bytes *requested* from the allocator (workspaces too), and the bytes that it had
+# *reserved*.
 
 # %% id="h200"
 gpu = recorded.load("NVIDIA H200")  # or yours, once it is recorded
@@ -210,21 +211,19 @@ shown.columns = ["median, %", "nine in ten, %", "worst, %"]
 shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
-# `predict` mainly misses workspaces: cuBLAS's, which matters in small steps, and cuDNN's. (From
-# PyTorch 2.15 on, cuBLAS frees its workspace after each matmul, and `predict --torch 2.15` counts
-# it.) The emulated card requests the same bytes as the real one, except for cuDNN's workspaces.
+# `predict` mainly misses workspaces: cuBLAS's, which matters in small steps, and cuDNN's. The
+# emulated card requests the same bytes as the real one, except for cuDNN's workspaces.
 
 # %% [markdown] id="fits-text"
 # ## What a step needs, and what it takes
 #
-# Without a limit, a run keeps the blocks it has freed, and cuDNN picks its fastest algorithm.
-# `nvidia-smi` shows all of that memory. Under a cap the allocator returns freed blocks and tries
-# again, so a step *needs* less than it *takes*. The authors of an estimator,
-# [xMem](https://arxiv.org/abs/2510.21048) (2025), ran their loops on real GPUs twice: uncapped, and
-# with PyTorch's share of the card capped.
+# Without a limit, a run keeps the blocks it has freed, and `nvidia-smi` shows all of that memory.
+# Under a cap the allocator returns freed blocks to the driver. So a step *needs* less than it
+# *takes*. The authors of an estimator, [xMem](https://arxiv.org/abs/2510.21048) (2025), ran their
+# loops on real GPUs twice: uncapped, and with PyTorch's share of the card capped.
 #
-# **Predict.** Take the rule "it needs as much memory as `nvidia-smi` showed for the uncapped run".
-# For what percentage of the capped runs is it right?
+# **Predict.** A rule says: a step runs if the cap is at least what `nvidia-smi` showed for the
+# uncapped run. For what percentage of the capped runs is this rule right?
 
 # %% id="guess-fits"
 guess = None  # %
@@ -242,26 +241,27 @@ right = pd.DataFrame(right).rename(
 )
 right["emulated under the cap"] = runs.emulated_ran == runs.ran
 by_smi = 100 * right["nvidia-smi, free run"].mean()
-print(f"by nvidia-smi {by_smi:.0f} % are right{beside(guess, by_smi)}")
+print(f"with nvidia-smi, {by_smi:.0f} % are right{beside(guess, by_smi)}")
 print("capped runs:", runs.kind.value_counts().to_dict())
 right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 
 # %% [markdown] id="read-fits"
-# Each row is a rule, "it runs if the cap is at least this much", with the share of runs for which
-# the rule is right. In the last row, the loops themselves ran on an emulated card under the same
-# cap.
+# Each row is a rule: "it runs if the cap is at least this much". The number is the share of runs
+# for which the rule is right. `schedtune`, `dnnmem` and `xmem` are three published estimators.
+# `allocated` and `reserved` are from an emulated card without a cap. In the last row, the loops ran
+# on an emulated card under the same cap.
 #
-# - **Image models** (`cnn`): the predicted peak is wrong for VGG, whose convolutions use cuDNN's
+# - **Image models** (`cnn`): `predicted` is wrong for VGG, whose convolutions use cuDNN's
 #   workspaces, and for caps just above the peak.
-# - **Text models** (`transformer`): some loops ran out although there was room for their tensors,
-#   because the free blocks were too small for the next tensor. A sum of tensors misses that; an
-#   emulated run usually doesn't.
+# - **Text models** (`transformer`): some loops ran out of memory because the free blocks were too
+#   small for the next tensor. `predicted` only adds up tensors, so it misses that.
 
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
 #
 # A step's *least room* is the smallest cap under which it runs. We found it by bisection on an H200
-# and on an emulated one, for steps of this course and for xMem's loops.
+# and on an emulated one, for steps of this course and for xMem's loops. *Placed* is the memory that
+# the predicted tensors need when they are placed in the allocator's blocks.
 
 # %% id="least"
 least = pd.read_csv(FOLDER / "least_room.csv")
@@ -280,16 +280,18 @@ print(f"{sure} of {len(own)} needed at most {100 * IN_BLOCKS:.0f} % more than pl
 more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 
 # %% [markdown] id="read-least"
-# Each row says by how many % the least room (or, in the last row, what the step reserved without a
-# cap) exceeds another number. It exceeds the predicted peak because of workspaces, above all
-# cuDNN's, and because some free blocks are smaller than the next tensor. The predicted tensors come
-# close if they are *placed* as PyTorch's allocator places them.
+# Each row but the last says by how many % the least room exceeds another number. The last row
+# compares what the step reserved without a cap with what the placed tensors reserve. The placed
+# tensors come close to the least room. The predicted peak is too low, because it includes neither
+# workspaces nor the free blocks that are too small for the next tensor.
 #
 # *Expandable segments* join free blocks (the row `joined`). `predict --fits` and `plan` assume that
-# setting, so they say *yes* if there is room for the predicted peak plus a tenth, and for the
-# workspaces that cuBLAS keeps before PyTorch 2.15. `predict --fits` also says *yes* if the placed
-# tensors fit with the margin printed above. Room below the predicted peak means *no*; room in
-# between, *close*: then ask `emulate`.
+# setting. They give one of three answers:
+#
+# - *yes*, if there is room for the predicted peak, a tenth more, and cuBLAS's workspaces.
+#   `predict --fits` also says *yes* if the placed tensors fit with the margin printed above.
+# - *no*, if there is less room than the predicted peak.
+# - *close*, in between. Then ask `emulate`.
 
 # %% [markdown] id="ladder-text"
 # ## Will it train on an RTX 3090?
@@ -297,14 +299,14 @@ more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 # The author of [timm](https://github.com/huggingface/pytorch-image-models) timed how fast his image
 # models train on an RTX 3090 of 24 GB, with PyTorch 1.12. For each model he published the largest
 # batch of a fixed ladder (512, 384, 256 and so on) that ran; the next larger one ended in an error.
-# We rebuilt these steps for a sample of the models.
+# We rebuilt both steps.
 #
-# PyTorch doesn't get all 24 GB. Before 1.13 it loaded all its CUDA kernels at once, and on an RTX
-# 3090 that took 1687 MiB ([measured](https://github.com/pytorch/pytorch/issues/55277) with PyTorch
-# 1.8). `predict --torch 1.12 --fits rtx-3090` subtracts that.
+# PyTorch doesn't get all 24 GB. Before 1.13 it loaded all its CUDA kernels at once, which took 1687
+# MiB on an RTX 3090 ([measured](https://github.com/pytorch/pytorch/issues/55277) with PyTorch 1.8).
+# `predict --torch 1.12 --fits rtx-3090` subtracts that.
 #
-# **Predict.** Take the rule "it runs if the predicted peak is at most what is left". For each model
-# and batch it decides whether the step runs. What percentage of these decisions is right?
+# **Predict.** A rule says: a step runs if its predicted peak is at most the memory that is left to
+# PyTorch. We apply it to each model and batch. What percentage of these decisions is right?
 
 # %% id="guess-ladder"
 guess = None  # %
@@ -326,38 +328,38 @@ ladder["answer"] = [Verdict(p, room, placed=Placed(n, n)).answer for p, n in pai
 pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 
 # %% [markdown] id="read-ladder"
-# In nearly every wrong decision, the tensors would have fit, but the step ran out, mostly because
-# the allocator needed more. A PyTorch before 2.1 has no expandable segments. So
-# `predict --torch 1.12` says *yes* only if there is room for the placed tensors plus the margin
-# that was enough for nineteen of twenty steps on the H200. No number was fitted to these decisions.
+# In nearly every wrong decision of the rule, the predicted peak is below the memory that is left,
+# but the step ran out of memory. PyTorch 1.12 has no expandable segments to join free blocks. So
+# `predict --torch 1.12` says *yes* only if the placed tensors fit with the margin found on the
+# H200. No number was fitted to these decisions.
 #
-# For the first 155 models, we also ran the steps nearest the limit, and all misjudged ones, on an
-# emulated RTX 3090 with the same room.
+# For about half of the models, we took the steps nearest the limit and all misjudged steps, and ran
+# them on an emulated RTX 3090 with the same room.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
 same = asked.emulated_ran == asked.ran
 print(f"emulated: {same.sum()} of {len(asked)} end as on the RTX 3090")
 of_both = 100 * by_needs.where(ladder.emulated_ran.isna(), same).mean()
-print(f"with its answers in place of the prediction's {of_both:.1f} % are right")
+print(f"with its answers instead of the prediction's, {of_both:.1f} % are right")
 why = pd.read_csv(FOLDER / "ladder_causes.csv")
 why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"))
 
 # %% [markdown] id="read-asked"
-# The causes:
+# The wrong decisions of the rule, which uses the predicted peak, have three causes:
 #
-# - **blocks**: in blocks, or on the emulated card, the tensors don't fit either.
-# - **layout**: on the RTX 3090 the same batch ran in the other memory layout, although the tensors
-#   have the same size. And nearly all of these models have a sibling that takes more of the card,
-#   and ran. So sizes alone don't explain these rows.
+# - **blocks**: the tensors don't fit when they are placed, or they don't fit on the emulated card.
+# - **layout**: the same batch ran on the RTX 3090 with its images in the other memory layout, in
+#   which the tensors have the same size. So sizes alone don't explain these rows.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"
 # ## Rows that came later
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
-# of PyTorch and transformers on five GPUs. (We redid four operations after our first figures for
-# them were far off.) Others published whole runs.
+# of PyTorch and transformers on five GPUs. The first table below has their operations. (We rebuilt
+# four operations, because our first figures for them were far off.) The second table has whole
+# training runs. A run *has a recipe* if its source says enough to rebuild it.
 
 # %% id="operations"
 operations = pd.read_csv(FOLDER / "operations.csv")
@@ -371,10 +373,9 @@ by_kernel = operations.groupby("kernel").off.agg(["size", "median", "min", "max"
 by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 
 # %% [markdown] id="read-operations"
-# The table has the operations with a row that is off by more than 5 %. `multi_token_attention` has
-# a convolution in 16 bits, for which cuDNN takes a workspace. `fused_moe` and `kto_loss` choose
-# rows by random numbers; we assumed even shares. `softmax` and `relu_squared` take a few KB,
-# rounded up to blocks of 512 bytes. We can't explain the others with certainty.
+# The table shows the operations for which our worst miss is more than 5 %. Some have a known cause:
+# cuDNN's workspace (`multi_token_attention`), rows chosen at random (`fused_moe`, `kto_loss`), or a
+# few KB rounded up to blocks of 512 bytes (`softmax`, `relu_squared`).
 
 # %% id="whole-runs"
 later = pd.read_csv(FOLDER / "whole_runs.csv")
@@ -394,17 +395,18 @@ pd.DataFrame(table).assign(rows=known.groupby("source").size())
 
 # %% [markdown] id="read-whole-runs"
 # `predicted` counts only tensors, and most of the published figures count more. `placed` is what
-# these tensors reserve in blocks, and `reserved` what an emulated card reserved, where we ran one.
-# `theirs` is an academic tool's estimate, for CARMA's rows. For two groups our figures are too low,
-# and we don't know why: CogVideoX with all weights trained, and ms-swift's long texts. For
-# detectron2 we left out the part that chooses boxes.
+# these tensors reserve in blocks, and `reserved` is what an emulated card reserved. CARMA is a
+# scheduler that shares GPUs; for its jobs, `theirs` is an academic tool's estimate.
+#
+# Our figures are too low for CogVideoX with all weights trained and for ms-swift's long texts, and
+# we don't know why. For detectron2 we left out the part that chooses boxes.
 
 # %% [markdown] id="seconds-text"
 # ## What does checkpointing cost in time?
 #
-# Others have timed steps with and without checkpointing (`recorded/published_times.csv`). Chapter
-# 06's rule says what to expect. A step that trains all weights costs three forwards, and a step
-# with LoRA two. The recomputed blocks add their share of one more forward.
+# Others have timed steps with and without checkpointing. By chapter 06's rule, a step that trains
+# all weights costs as much as three forwards, and a step with LoRA as much as two. The recomputed
+# blocks add their share of one more forward.
 #
 # **Predict.** With every block checkpointed and all weights trained, the rule gives a *price* of 33
 # % more time. What is the median of the published prices, in percent?
@@ -429,9 +431,9 @@ print(f"every block: {whole:.0f} % in the median{beside(guess, whole)}")
 medians
 
 # %% [markdown] id="read-seconds"
-# With every block checkpointed, the rule is usually an upper bound: embedding, head and optimizer
-# run once, and early stop saves a matmul. Here is each row whose step took more than 1.1 times what
-# the rule says, and why.
+# With every block checkpointed, the rule is usually an upper bound, because embedding, head and
+# optimizer run only once. Here is each row whose step took more than 1.1 times what the rule says,
+# and why.
 
 # %% id="seconds-misses"
 for name in prices.index[slower > 1.1 * rule]:
@@ -440,51 +442,52 @@ for name in prices.index[slower > 1.1 * rule]:
     print(f"{name}: {price}, {times.why[name]}")
 
 # %% [markdown] id="own-text"
-# On the H200 and an H100 we timed each model's step in bfloat16 (the median of five), without
-# checkpoints (`ms`) and with every block checkpointed. `price` is how much longer the checkpointed
-# step takes, in %, and the next three columns estimate it:
+# On the H200 and an H100 we timed each model's step in bfloat16, without checkpoints (`ms`) and
+# with every block checkpointed. `price` is how much longer the checkpointed step takes, in %. The
+# next three columns estimate the price:
 #
 # - `FLOPs`: from the arithmetic alone.
-# - `roofline`: each operation takes as long as its arithmetic or its bytes, whichever is longer.
-# - `longer`: the roofline or the CPU's time, whichever is longer. The CPU launches operations one
-#   by one, and runs Python when a checkpoint packs or unpacks a tensor. Launch and Python times
-#   were fitted to the H200's rows.
+# - `roofline`: each operation takes as long as its arithmetic or its memory traffic, whichever is
+#   longer.
+# - `elapsed`: the CPU launches operations one by one, and runs Python when a checkpoint packs or
+#   unpacks a tensor. The GPU begins an operation when it's launched and the one before has ended.
+#   Launch and Python times were fitted to the H200's rows.
 #
-# `busy` is the roofline's share of the measured time, and `launching` the ms that launches take.
+# `busy` is the roofline's time as a share of the measured time. `launching` is the CPU's time, in
+# ms, to launch the operations.
 
 # %% id="own"
 timed, speed = pd.read_csv(FOLDER / "own_times.csv"), Speed()
 timed["step"] = timed.step.str.replace(", bf16-amp, adamw", "")
 timed["busy"] = (timed.roofline_ms / timed.measured_ms).clip(upper=1).round(2)
 timed["launching"] = timed.launches * 1000 * speed.launch_seconds
-prices = [f"{of}_price" for of in ("measured", "flops", "roofline", "longer")]
+prices = [f"{of}_price" for of in ("measured", "flops", "roofline", "elapsed")]
 ratio = 1 + timed[prices] / 100
 off = 100 * (ratio.div(ratio.measured_price, axis=0) - 1).abs()
 print("times with over without, off by %:")
 print(off.groupby(timed.card).median().round(1).iloc[:, 1:])
 own = timed[timed.card == "NVIDIA H200"].set_index("step")
 shown = own[["measured_ms", *prices, "busy", "launching"]].sort_values("busy")
-names = ["ms", "price", "FLOPs", "roofline", "longer", "busy", "launching"]
+names = ["ms", "price", "FLOPs", "roofline", "elapsed", "busy", "launching"]
 shown.set_axis(names, axis=1)
 
 # %% [markdown] id="own-read"
-# Where the card is always busy, the price is about the roofline's. In most other steps the card
-# waits for the CPU, and there the price is CPU time: a forward is launched again, and the
-# checkpoint's Python runs. So on these cards small operations make checkpoints expensive, and a
-# larger micro-batch makes them cheaper.
+# Where the card is always busy, the price is about what the roofline says. In most other steps the
+# card waits for the CPU. There the price is CPU time: the CPU launches a forward again, and runs
+# the checkpoint's Python. So small operations make checkpoints expensive, and a larger micro-batch
+# makes them cheaper.
 #
-# `predict --seconds CARD` prints a range around the `longer` time. We chose the range so that it
-# holds for nine in ten of our steps without checkpoints, and of the runs that others timed. (A
-# range chosen from our own steps alone held for fewer than half of the others' runs.)
+# `predict --seconds CARD` prints a range around the `elapsed` time. We chose the range so that it
+# contains nine in ten of our measured steps without checkpoints, and nine in ten of the runs that
+# others timed. All of these are in 16 bits. Ours outside the range took longer, the others' less.
 
 # %% id="range"
-theirs = later.dropna(subset="launches")
-waits = theirs.launches * speed.launch_seconds + theirs.hooks * speed.hook_seconds
-plain = timed.measured_ms / timed.roofline_ms.clip(lower=timed.launching)
+theirs = later.dropna(subset="elapsed_seconds")
+plain = timed.measured_ms / timed.elapsed_ms
 shares = {
     "ours": plain,
-    "ours, checkpointed": plain * ratio.measured_price / ratio.longer_price,
-    "others'": theirs.seconds / theirs.roofline_seconds.clip(lower=waits),
+    "ours, checkpointed": plain * ratio.measured_price / ratio.elapsed_price,
+    "others'": theirs.seconds / theirs.elapsed_seconds,
 }
 for whose, share in shares.items():
     print(f"{share.between(*LASTS).sum()} of {len(share)} in the range: {whose}")
@@ -492,9 +495,9 @@ for whose, share in shares.items():
 # %% [markdown] id="evidence-text"
 # ## On one page
 #
-# How good are the answers, ours and those of others on the same rows? *Off by* is the median;
-# *right* is a share of decisions. For the RTX 3090 and whole runs, the predicted tensors are
-# placed. The picture has figures that were read from PyTorch's allocator.
+# The table has our answers and other estimators' for the same runs. *Off by* is a median; *right*
+# is a share of decisions. In the rows for the RTX 3090 and for whole runs, the column `predicted`
+# uses the placed tensors. For the RTX 3090, we emulated only steps near the limit.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look
@@ -566,8 +569,8 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 # ## What follows
 #
 # If a prediction is a few % below `max_memory_allocated`, look for a workspace, a different model
-# class or an older PyTorch. And `nvidia-smi` can show far more than the tensors of the same run, so
-# ask which of the two figures you have before you compare.
+# class or an older PyTorch. `nvidia-smi` can show far more than `max_memory_allocated`, so ask
+# which of the two a published figure is.
 
 # %% [markdown] id="three-problems"
 # ## On paper
@@ -585,14 +588,14 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 #
 # <details><summary>Answer</summary>
 #
-# The first two. Weights, gradients and two states of 2 bytes take 8 bytes a weight: 25.6 and 30.4
-# GB, more than the card has. And LoRA, which has hardly any gradients and states, takes more in the
-# row below.
+# The first two. Weights, gradients and two states, at 2 bytes each, take 8 bytes a weight: 25.6 and
+# 30.4 GB, more than the card has. And LoRA, with hardly any gradients and states, should take less
+# than training all weights, not more.
 # </details>
 #
 # **2.** [Unsloth's table](https://unsloth.ai/blog/llama3-3) says how many tokens fit when you
-# fine-tune Llama 3.1 8B with QLoRA. From row to row, how many tokens does each further GB add?
-# What follows from that?
+# fine-tune Llama 3.1 8B with QLoRA. From row to row, how many tokens does each further GB add? What
+# does that suggest about how the table was made?
 #
 # | GPU | Hugging Face | Unsloth |
 # |---|---|---|
@@ -603,8 +606,7 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 #
 # <details><summary>Answer</summary>
 #
-# In every row Hugging Face gains 405 tokens a GB, and Unsloth 4,719. Measured limits would scatter:
-# an allocator takes whole blocks, and each card leaves a different share to PyTorch. So these rows
-# were probably computed, each column with one slope. The slopes' ratio, 11.7, may be right, but no
-# row tests it.
+# In every row Hugging Face gains 405 tokens a GB, and Unsloth 4,719. Measured limits would scatter,
+# because an allocator takes whole blocks. So the rows were probably computed, with one constant for
+# each column.
 # </details>
