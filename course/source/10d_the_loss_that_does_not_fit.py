@@ -2,10 +2,9 @@
 # # The loss that does not fit
 #
 # Every block is checkpointed, the micro-batch is one sequence, and the step still runs out of
-# memory in the loss. Models from 2024 on have vocabularies of 128,000 to 256,000 tokens, and score
-# every one of them at each position. You write a loss that never holds more than a few rows of
-# these scores. Like accumulation, it processes one chunk at a time. Like checkpointing, it discards
-# what it computed, but it recomputes nothing.
+# memory in the loss. Models since 2024 have vocabularies of 128,000 to 256,000 tokens, and compute
+# a score for each of these at every position. You write a loss that never holds more than one
+# chunk's scores, and recomputes nothing.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -39,13 +38,13 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 # %% [markdown] id="picture"
 # ## Why is the loss so large?
 #
-# The *head* is the model's last linear layer. It turns each token's hidden row into *logits*: one
-# score for each entry of the vocabulary.
+# The *head* is the model's last linear layer. It takes each token's *hidden row*, the vector that
+# the blocks computed for it, and returns *logits*: one score for each entry of the vocabulary.
 #
 # ![Above, the logits of all tokens are made and kept until backward. Below, the logits of one chunk
 # are made, give a loss and gradients at once, and are dropped.](figures/10d-chunks.svg)
 #
-# Here are two published models.
+# Here are two published models. (*Tied* means that head and embeddings share one matrix.)
 
 # %% id="models"
 NAMES = {"Llama-3-8B": "llama-3-8b", "Gemma-2-9B": "gemma-2-9b"}
@@ -62,16 +61,16 @@ for name, model in built.items():
 pd.DataFrame(shapes).T
 
 # %% [markdown] id="usual-text"
-# A library's usual loss has two lines. The logits are bfloat16, but the loss needs float32, since
-# `exp` and a sum over thousands of tokens need the precision. `end_of` predicts the memory of a
-# model's *end*: from the last hidden rows to the loss, and back to their gradient.
+# In most libraries the loss is two lines. The logits are bfloat16, so the loss first converts them
+# to float32, since it sums `exp` over the whole vocabulary. Below your blank, `end_of` predicts the
+# memory of a model's *end*: its head and its loss, in forward and backward.
 #
-# **Write.** `usual`, two lines.
+# **Write.** `usual`: float32 logits, then their loss.
 
 
 # %% id="usual"
 def usual(head, hidden, targets):
-    """The sum of the loss over tokens, by `F.cross_entropy`, from float32 logits."""
+    """Return `F.cross_entropy` summed over tokens, from float32 logits."""
     ### BEGIN SOLUTION
     logits = head(hidden).float()
     return F.cross_entropy(logits, targets, reduction="sum")
@@ -80,16 +79,16 @@ def usual(head, hidden, targets):
 
 # %% id="check-usual"
 # @title Check: run this cell
-@blanks.check("usual", "return the sum of the loss, a tensor")
+@blanks.check("usual", "return the sum of the losses, as a tensor")
 def is_usual():
     head, hidden = nn.Linear(4, 6, dtype=torch.bfloat16), torch.randn(3, 4).bfloat16()
     targets = torch.tensor([5, 0, 2])
     seen, logits = usual(head, hidden, targets), head(hidden).float()
     rows = logits.log_softmax(1)[range(3), targets]
-    assert seen.shape == (), f"One number, and not a tensor of {[*seen.shape]}."
+    assert seen.shape == (), f"Return one number, not shape {[*seen.shape]}."
     assert seen.dtype == torch.float32, f"The loss is {seen.dtype}, not float32."
     true = -rows.sum()
-    assert torch.allclose(seen, true), f"The sum is {true:.3f}, and not {seen:.3f}."
+    assert torch.allclose(seen, true), f"The sum is {true:.3f}, not {seen:.3f}."
 
 
 # %% id="end-of"
@@ -110,8 +109,8 @@ def end_of(name, tokens, loss_of=usual, frozen=False):
 
 # %% [markdown] id="predict-usual"
 # **Predict.** Llama-3-8B trains on one sequence of 8192 tokens. Its logits in float32 take 3.9 GiB.
-# How many GiB does the model's end hold at its peak, excluding the head, the hidden rows and their
-# gradients?
+# How many GiB does the model's end hold at its peak? Leave out the head, the hidden rows, and the
+# gradients of both.
 
 # %% id="guess-usual"
 guess = None  # GiB
@@ -130,11 +129,13 @@ plots.step_timeline(llama)
 
 # %% [markdown] id="read-usual"
 # In backward, three float32 tensors of tokens x vocabulary are in memory: the log-probabilities
-# that forward kept, their gradient, and the logits' gradient. In your own loop, write
-# `loss = model(...).loss`: a variable `out = model(...)` would hold `out.logits` too, until
-# backward ends.
+# that forward kept, their gradient, and the logits' gradient.
 #
-# How much do the blocks keep in comparison?
+# If your own loop assigns `out = model(...)`, that variable keeps the logits too during backward.
+# So write `loss = model(...).loss`.
+#
+# How much do the blocks keep in comparison? A checkpointed block keeps only its input, its
+# *boundary* (chapter 06).
 
 # %% id="loss-slider"
 # @title Tokens x vocabulary with sliders: run this cell; open it to look
@@ -178,7 +179,7 @@ figure
 
 # %% id="block-of"
 def saved_bytes(name, tokens, blocks):
-    """Predict what a model of so many blocks keeps of a sequence, without its head."""
+    """Predict the bytes that a model with `blocks` blocks and no head saves."""
     config = {"dtype": torch.bfloat16, "device": "cpu", "vocab_size": 8}
     with memory.predicting():
         model = published.build(NAMES[name], num_hidden_layers=blocks, **config).model
@@ -197,28 +198,26 @@ print("GiB, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 
 # %% [markdown] id="read-ledgers"
-# Without checkpointing, the blocks are far larger than the loss. With checkpointing, only the
-# blocks' inputs (their *boundaries*) stay. One block is recomputed at a time, after the logits are
-# freed. So at the activation peak, memory holds mostly logits and boundaries. (Gemma-2 caps its
-# attention scores, so the library uses eager attention, and a block's bytes grow with the square of
-# the tokens.)
+# Without checkpointing, the blocks take far more memory than the loss. With checkpointing, only the
+# boundaries stay, and the logits are freed before the first block is recomputed. In each row, the
+# loss takes more than a recomputed block, so activations peak in the loss. (Gemma-2's blocks are so
+# large because its eager attention keeps scores, which grow with the square of the tokens.)
 #
-# If all weights are trained, the peak may instead come at the end of backward, with all gradients
-# in memory. The *step* peaks in the loss if gradients are small (LoRA, or sharded
-# weights, chapter 13) or already in memory (accumulation, from the second micro-batch on).
+# If all weights are trained, the whole *step* may instead peak at the end of backward, when all
+# gradients are in memory. It peaks in the loss if gradients are small (LoRA), or already in memory
+# before the loss (accumulation, from the second micro-batch on).
 #
 # ## A chunk at a time
 #
 # The loss is a sum over tokens, and each term needs one row of logits. So compute the sum in
-# chunks, and put a checkpoint around each chunk. Then backward recomputes one chunk's logits at a
-# time.
+# chunks, with a checkpoint around each. Then backward recomputes one chunk's logits at a time.
 #
 # **Write.** `checkpointed`, four lines.
 
 
 # %% id="checkpointed"
 def checkpointed(head, hidden, targets, size=512):
-    """The sum of `usual` over chunks of `size` tokens, a checkpoint around each."""
+    """Return the sum of `usual` over chunks of `size` tokens, each one checkpointed."""
     ### BEGIN SOLUTION
     total = 0
     for rows, theirs in zip(hidden.split(size), targets.split(size), strict=True):
@@ -237,40 +236,42 @@ def is_checkpointed():
     with memory.watch() as report:
         loss = checkpointed(head, hidden, targets, size=8)
     forward, true = list(made), usual(head, hidden, targets)
-    assert torch.allclose(loss, true), f"The loss is {true:.2f}, and not {loss:.2f}."
+    assert torch.allclose(loss, true), f"The loss is {true:.2f}, not {loss:.2f}."
     assert forward == [8, 8, 4], f"The chunks have 8, 8 and 4 tokens, not {forward}."
     kept = report.timeline[-1:] and sum(
         life.num_bytes for life in report.timeline if life.died is None and life.born
     )
     assert kept < 8 * 64 * 4, (
-        f"{kept} bytes wait for backward: more than one chunk's logits, 2048 bytes."
+        f"{kept} bytes wait for backward: at least one chunk's logits (2048 bytes)."
     )
     made.clear()
     seen = torch.autograd.grad(loss, hidden)[0]
     hook.remove()
     assert torch.allclose(seen, torch.autograd.grad(true, hidden)[0], atol=1e-6), (
-        "The loss is right, and its gradient is not."
+        "The loss is right, but its gradient isn't."
     )
-    assert made == forward[::-1], f"Backward made logits of {made} tokens."
+    assert made == forward[::-1], f"Backward made logits of {made} tokens, not 4, 8, 8."
 
 
 # %% [markdown] id="once-text"
-# `checkpointed` computes the logits twice. But nothing comes after the loss, so a chunk's gradients
-# need only the chunk's logits. You can compute these gradients in forward. Backward receives one
-# number, the gradient with respect to the summed loss, and multiplies the chunk's gradients by it.
+# `checkpointed` computes the logits twice. But the sum's own gradients don't depend on anything
+# that happens to the sum later. So forward can already compute them, while a chunk's logits are in
+# memory. Backward then only multiplies them by the number that it receives, the final loss's
+# gradient with respect to the sum.
 #
-# **Write.** First the rest of `loss_and_slope`. The gradient of the sum with respect to the logits,
-# the *slope*, is their softmax, minus 1 at each target. `logs.exp_()` is the softmax, in place.
+# **Write.** First the rest of `loss_and_slope`. The *slope* is the gradient of the summed loss with
+# respect to the logits. It is the logits' softmax, minus 1 at each target. `logs.exp_()` computes
+# the softmax in place.
 #
-# Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a time,
-# `rows @ weight.T`. By the chain rule, the gradient is `slope @ weight` for these rows; for the
-# weight it's the sum of `slope.T @ rows` over all chunks. Save both gradients for backward (the
-# rows' first), and return the loss. Backward multiplies both by the gradient that arrives.
+# Then the rest of `InForward`. In forward, take `size` rows at a time, and pass their logits, `rows
+# @ weight.T`, to `loss_and_slope`. By the chain rule, the gradient of these rows is `slope @
+# weight`. The weight's gradient is the sum of `slope.T @ rows` over all chunks. Save both gradients
+# for backward (the rows' first), and return the summed loss.
 
 
 # %% id="slope"
 def loss_and_slope(logits, targets):
-    """A chunk's loss, a sum in float32, and its gradient by the logits.
+    """Return a chunk's loss, a sum in float32, and its gradient for the logits.
 
     The gradient has the logits' dtype.
     """
@@ -293,17 +294,17 @@ def slope_is_right():
     true = F.cross_entropy(logits, targets, reduction="sum")
     exact = torch.autograd.grad(true, logits)[0]
     loss, slope = loss_and_slope(logits.detach(), targets)
-    assert torch.allclose(loss, true), f"The loss is {true:.3f}, and not {loss:.3f}."
-    assert slope.shape == exact.shape, f"The slope has the shape {[*slope.shape]}."
+    assert torch.allclose(loss, true), f"The loss is {true:.3f}, not {loss:.3f}."
+    assert slope.shape == exact.shape, f"The slope is {[*slope.shape]}, not [5, 7]."
     sums = slope.sum(1)
     assert sums.abs().max() < 1e-5, (
-        f"A row of the slope sums to 0, and here to {sums.abs().max():.3f}."
+        f"Each row of the slope should sum to 0, not {sums.abs().max():.3f}."
     )
     assert torch.allclose(slope, exact, atol=1e-6), (
-        f"The slope at a target is {exact[0, 6]:.3f}, and here {slope[0, 6]:.3f}."
+        f"The slope at a target is {exact[0, 6]:.3f}, not {slope[0, 6]:.3f}."
     )
     _, low = loss_and_slope(logits.detach().bfloat16(), targets)
-    assert low.dtype == torch.bfloat16, f"Of bfloat16 logits the slope is {low.dtype}."
+    assert low.dtype == torch.bfloat16, f"The slope of bfloat16 logits is {low.dtype}."
 
 
 # %% id="in-forward"
@@ -322,7 +323,7 @@ class InForward(torch.autograd.Function):
             total = total + loss
             of_hidden[part] = slope @ weight
             of_weight += slope.T @ hidden[part]
-            del slope  # else it lives on while the next logits are made
+            del slope  # otherwise it lives on while the next logits are made
         ctx.save_for_backward(of_hidden, of_weight)
         return total
         ### END SOLUTION
@@ -337,17 +338,17 @@ class InForward(torch.autograd.Function):
 
 # %% id="check-in-forward"
 # @title Check: run this cell
-@blanks.check("InForward", "return the loss of all rows, a tensor")
+@blanks.check("InForward", "return the loss of all rows, as a tensor")
 def is_in_forward():
     hidden, weight = (torch.randn(n, 4, requires_grad=True) for n in (60, 256))
     targets = torch.randint(256, (60,))
     with memory.watch() as report:
         loss = InForward.apply(hidden, weight, targets, 8)
     true = F.cross_entropy(hidden @ weight.T, targets, reduction="sum")
-    assert torch.allclose(loss, true), f"The loss is {loss:.1f}, and not {true:.1f}."
+    assert torch.allclose(loss, true), f"Your loss is {loss:.1f}, not {true:.1f}."
     peak, most = report.peak_bytes - report.baseline_bytes, 60 * 256 * 4
     assert peak < most, (
-        f"{human_bytes(peak)} at the peak: all logits take {human_bytes(most)}."
+        f"The peak ({human_bytes(peak)}) isn't below all logits ({human_bytes(most)})."
     )
     seen = torch.autograd.grad(3 * loss, (hidden, weight))
     for name, mine, exact in zip(
@@ -357,11 +358,11 @@ def is_in_forward():
         strict=True,
     ):
         off = ((mine - exact).norm() / exact.norm()).item()
-        assert off < 1e-5, f"The gradient of {name} is {off:.0%} off."
+        assert off < 1e-5, f"The gradient of {name} is off by {off:.0%}."
     loss = InForward.apply(hidden, weight, targets, 8)
     saved = sum(tensor.nbytes for tensor in loss.grad_fn.saved_tensors)
     assert saved == 316 * 4 * 4, (
-        f"The sums take 4.94 KiB, and {human_bytes(saved)} are kept."
+        f"The sums take 4.94 KiB, but you save {human_bytes(saved)}."
     )
 
 
@@ -371,7 +372,7 @@ def in_forward(head, hidden, targets, size=512):
 
 
 # %% [markdown] id="predict-chunks"
-# First we use a size that this machine can run: 1024 tokens, a vocabulary of 8192, a width of 64,
+# First we take sizes that this machine can run: 1024 tokens, a vocabulary of 8192, a width of 64,
 # float32.
 #
 # **Write.** The rest of `run`. A report has `peak_bytes` and `baseline_bytes`; a FLOP counter has
@@ -396,9 +397,9 @@ ways = dict(zip(("usual", "checkpointed", "in forward"), (usual, *few), strict=T
 
 # %% id="run"
 def run(loss_of, head=head, hidden=hidden, targets=targets):
-    """Peak bytes above the baseline, FLOPs, and the gradients of rows and head.
+    """Return peak bytes above the baseline, FLOPs, and the gradients of rows and head.
 
-    `memory.watch(model=end)` and `memory.flop_counter()` watch forward and backward.
+    `memory.watch(model=end)` and `memory.flop_counter()` cover forward and backward.
     """
     for tensor in (hidden, head.weight):  # a later micro-batch: gradients are there
         tensor.grad = torch.zeros_like(tensor)
@@ -426,7 +427,7 @@ def run_is_right():
     few = hidden[:1].detach().requires_grad_()
     times = run(usual, hidden=few, targets=targets[:1])[0] / head.weight.nbytes
     assert times < 2, (
-        f"With one token the peak is {times:.1f} times the head: what was there before?"
+        f"With one token it's {times:.1f} times the head: is the baseline subtracted?"
     )
 
 
@@ -444,22 +445,22 @@ columns = ["MiB, counted", "matmuls", "same gradients"]
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="read-compare"
-# `InForward` needs a fraction of the bytes, and no more arithmetic than the usual loss. A formula
-# predicts its peak. The two gradients, of rows and head, are always in memory. At three moments
-# more is in memory:
+# `InForward` needs a fraction of the usual loss's bytes, and no more arithmetic. A formula predicts
+# its peak. The two gradients, of rows and head, are always in memory. At three moments, more
+# tensors join them:
 #
-# 1. a chunk's logits and log-probabilities, which become the slope in place;
+# 1. a chunk's logits, and its log-probabilities (the slope then overwrites these);
 # 2. the slope and the chunk's gradient of the head;
-# 3. in backward, a second copy of both gradients, multiplied by the arriving gradient.
+# 3. in backward, a second copy of both gradients, multiplied by the gradient that arrives.
 #
-# For small chunks the third moment is the peak.
+# With small chunks, the third moment is the peak.
 #
 # **Write.** `formula`, four lines.
 
 
 # %% id="formula"
 def formula(size, tokens=1024, vocab=8192, width=64):
-    """Bytes of `InForward` at its peak, in float32: the largest of three moments."""
+    """Return `InForward`'s peak bytes in float32: the largest of three moments."""
     ### BEGIN SOLUTION
     sums = (tokens + vocab) * width
     logits, of_head = size * vocab, vocab * width
@@ -477,8 +478,8 @@ def formula_is_right():
     for (case, true), moment in zip(cases.items(), moments, strict=True):
         seen = formula(*case)
         assert seen == true, (
-            f"size, tokens, vocab, width = {case}: {true} bytes, {moment} beside the "
-            f"sums, and not {seen}."
+            f"size, tokens, vocab, width = {case}: {true} bytes (the sums and "
+            f"{moment}), not {seen}."
         )
 
 
@@ -519,25 +520,23 @@ table["by FLOPs"] = (chunks / plain)[1].round(2)
 table.set_index("chunk")
 
 # %% [markdown] id="chunk-seconds-read"
-# The FLOPs stay the same, but small chunks take longer: each chunk reads the head, and reads and
-# writes the head's gradient. Chapter 07's roofline predicts most of that.
+# Chunks add no FLOPs, but small chunks take longer than the usual loss: each chunk reads the head,
+# and reads and writes the head's gradient. Chapter 07's roofline predicts most of the extra time.
 
 # %% [markdown] id="ragged-text"
 # ## The mean over the tokens that count
 #
-# `InForward` returns a sum. For the mean, divide that sum once by the number of tokens that count
-# in all chunks and all micro-batches of a window. Padding and a fine-tuning example's prompt tokens
-# have the target -100, and don't count.
+# `InForward` returns a sum. For the mean, divide that sum by the number of tokens that count, added
+# up over all micro-batches of a window. Tokens whose target is -100 don't count: padding, and the
+# prompts of fine-tuning examples. Such tokens need no logits, so first select the others, with
+# `hidden[targets != -100]`.
 #
-# Tokens that don't count need no logits, so first select those that do, with `hidden[targets !=
-# -100]`.
-#
-# **Write.** `mean_loss`, three lines. If no token counts, the loss is 0.
+# **Write.** `mean_loss`, for a window of one micro-batch. If no token counts, the loss is 0.
 
 
 # %% id="mean"
 def mean_loss(head, hidden, targets, size=64):
-    """Return the mean loss of the tokens that count, by `in_forward`."""
+    """Return the mean loss of the tokens that count, with `in_forward`."""
     ### BEGIN SOLUTION
     counts = targets != -100
     number = counts.sum().clamp(min=1)
@@ -547,7 +546,7 @@ def mean_loss(head, hidden, targets, size=64):
 
 # %% id="check-mean"
 # @title Check: run this cell
-@blanks.check("mean_loss", "return the mean loss, a tensor with a graph")
+@blanks.check("mean_loss", "return the mean loss, as a tensor with a graph")
 def is_the_mean():
     head, hidden = nn.Linear(4, 16, bias=False), torch.randn(20, 4, requires_grad=True)
     targets, given, real = torch.arange(20) % 16, [], in_forward  # one is 0
@@ -563,7 +562,7 @@ def is_the_mean():
         with patch.dict(globals(), in_forward=spied):
             seen = mean_loss(head, hidden, targets, size=8)
         assert torch.allclose(seen, true), (
-            f"{few} of 20 tokens count: the mean is {true:.4f}, and not {seen:.4f}."
+            f"{few} of 20 tokens count: the mean is {true:.4f}, not {seen:.4f}."
         )
         assert given == [(few, 8)] or not few, (
             f"`in_forward` needs the {few} tokens that count, and size 8: it got "
@@ -574,7 +573,7 @@ def is_the_mean():
             for loss in (seen, true)
         )
         assert all(map(partial(torch.allclose, atol=1e-6), slopes, right)), (
-            f"With {few} tokens of 20, the loss is right, and its gradient is not."
+            f"With {few} of 20 tokens, the loss is right, but its gradient isn't."
         )
 
 
@@ -583,8 +582,8 @@ def is_the_mean():
 #
 # A chunk's softmax is float32 even if the logits are bfloat16, as in the usual loss. But the
 # weight's gradient, `of_weight`, is a sum over many chunks, and has the weight's type. A long sum
-# in bfloat16 loses what the last chunks add (companion 08c). So keep this sum in float32, which
-# takes twice the bytes, and cast it at the end.
+# in bfloat16 loses what the last chunks add (companion 08c). So with bfloat16 weights, keep this
+# sum in float32, and cast it at the end.
 #
 # In Gemma-2 the head's matrix *is* the matrix of the embeddings. `InForward` needs no change for
 # that: it returns a gradient, and autograd adds it to the embeddings' gradient.
@@ -592,11 +591,11 @@ def is_the_mean():
 # %% [markdown] id="second-text"
 # ## What it cannot do
 #
-# `InForward` computes only first gradients. A gradient penalty, or any loss that uses a gradient,
-# needs second gradients.
+# `InForward` computes only first gradients. A loss that uses a gradient, such as a gradient
+# penalty, needs second gradients.
 #
-# **Predict.** Adding the square of a gradient to the loss should change the gradient of the
-# weights. By what percentage does that gradient change with `InForward`?
+# **Predict.** As a penalty, we add to the loss the squared gradient of the hidden rows. That should
+# change the head's gradient. By what percentage does the head's gradient change with `InForward`?
 
 # %% id="guess-second"
 guess = None  # %
@@ -619,8 +618,8 @@ print(f"in forward: {change:.0f} %{beside(guess, change)}")
 print(f"usual: {changes['usual']:.0f} %")
 
 # %% [markdown] id="second-read"
-# The penalty is lost, and no error is raised. But `backward` can detect the case: inside it,
-# gradients are enabled if and only if the caller set `create_graph=True`.
+# With `InForward` the penalty has no effect, and nothing raises an error. But `backward` can detect
+# the case: while it runs, gradients are enabled only if the caller set `create_graph=True`.
 #
 # **Write.** `Refusing.backward`. With `create_graph=True`, raise a `RuntimeError` that says what to
 # do instead. Otherwise do what `InForward` does.
@@ -628,15 +627,15 @@ print(f"usual: {changes['usual']:.0f} %")
 
 # %% id="refusing"
 class Refusing(InForward):
-    """The same loss; it refuses, by a RuntimeError, a backward with `create_graph`."""
+    """The same loss; a backward with `create_graph` raises a RuntimeError."""
 
     @staticmethod
     def backward(ctx, gradient):
         ### BEGIN SOLUTION
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "this loss has first gradients alone, and create_graph asks for a "
-                "second one: take the loss in checkpointed chunks."
+                "this loss has only first gradients, but create_graph asks for a "
+                "second one: use the loss in checkpointed chunks."
             )
         return InForward.backward(ctx, gradient)
         ### END SOLUTION
@@ -654,20 +653,20 @@ def refuses():
         return torch.autograd.grad(loss, (hidden, weight), **settings)
 
     seen, exact = gradients(Refusing), gradients(InForward)
-    assert all(map(torch.equal, seen, exact)), "A plain backward has other gradients."
+    assert all(map(torch.equal, seen, exact)), "Backward differs from InForward's."
     said = ""
     try:
         gradients(Refusing, create_graph=True)
     except RuntimeError as error:
         said = str(error)
-    assert said, "`create_graph=True` was not refused by a RuntimeError with words."
+    assert said, "`create_graph=True` must raise a RuntimeError with a message."
     assert len(said.split()) > 3, f"{said!r} does not say what to do instead."
 
 
 # %% [markdown] id="torch-text"
 # ## Which function should you call?
 #
-# You needn't write this loss for your training:
+# Your own training can call a ready-made function:
 #
 # | function | what it does | logits computed |
 # |---|---|---|
@@ -676,8 +675,8 @@ def refuses():
 # | Cut Cross-Entropy (Wijmans et al., 2024) | one kernel, no logits in memory at all | twice |
 # | `checkpoint` around chunks | your `checkpointed`; any loss, second gradients too | twice |
 #
-# PyTorch's function is new. Its default, `options=None`, is the usual loss. With `label_smoothing`
-# above 0 it ignores the options with a warning, and computes the full logits.
+# PyTorch's function is new. With its default, `options=None`, or with `label_smoothing` above 0, it
+# computes the full logits.
 
 # %% id="torch"
 # NBVAL_IGNORE_OUTPUT
@@ -697,9 +696,9 @@ if hasattr(nn, "LinearCrossEntropyOptions"):
 # %% [markdown] id="real-text"
 # ## At real size
 #
-# Here are predictions for the two published models, with chunks of 512 tokens. In the third column
-# the head is frozen, as with LoRA, so one matmul and the sum of the head's gradient aren't needed.
-# The sums have the weights' type here. Gemma-2 also caps its logits, which the table ignores.
+# Here are predictions for the two published models, with chunks of 512 tokens. In the second
+# column, `of_weight` is bfloat16, like the weights. In the third, the head is frozen, as with LoRA,
+# so it needs no gradient. Gemma-2 also caps its logits, which we leave out.
 
 # %% id="real"
 rows = {}
@@ -713,23 +712,22 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 # %% [markdown] id="real-read"
-# The memory of `InForward` hardly depends on the number of tokens: it is mostly two gradients of
-# the head: the sum, and one chunk's.
+# The memory of `InForward` hardly depends on the number of tokens. It is mostly two tensors of the
+# head's size: the sum of its gradients, and one chunk's gradient.
 
 # %% [markdown] id="your-run-text"
 # ## Your run
 #
-# In `train.py`, four sequences still need 4096 x 50257 logits, a copy of the logits, and their
-# gradient.
+# In `train.py`, the loss of a four-sequence micro-batch still holds three tensors of 4096 x 50257.
 #
 # **Write.** `loss_of`, with `checkpointed` and `model.head`. The mean is over the targets that
-# count, those >= 0. `train.hidden_of(model, tokens)` returns (batch, sequence, width), and
-# `train.targets_of(tokens)` flat targets.
+# count: those >= 0. `train.hidden_of(model, tokens)` returns hidden rows (batch, sequence, width),
+# and `train.targets_of(tokens)` returns flat targets.
 
 
 # %% id="loss-of"
 def loss_of(model, tokens, size=512):
-    """The mean loss of guessing each token's next one, `size` tokens at a time."""
+    """Return the mean loss of predicting each next token, `size` tokens at a time."""
     ### BEGIN SOLUTION
     targets = train.targets_of(tokens)
     hidden = train.hidden_of(model, tokens).flatten(0, 1)
@@ -739,7 +737,7 @@ def loss_of(model, tokens, size=512):
 
 # %% id="check-loss-of"
 # @title Check: run this cell
-@blanks.check("loss_of", "return the mean loss, a tensor")
+@blanks.check("loss_of", "return the mean loss, as a tensor")
 def loss_is_in_chunks():
     tokens, made = your_run.RAGGED, []
     model, _ = train.make(train.TWIN)
@@ -751,10 +749,10 @@ def loss_is_in_chunks():
     made.clear()
     (seen,) = torch.autograd.grad(loss, model.head.weight)
     hook.remove()
-    assert first == [300, 300, 168], f"768 tokens by 300: the chunks have {first}."
+    assert first == [300, 300, 168], f"Expected chunks of 300, 300, 168, not {first}."
     assert torch.allclose(loss, wanted), f"The mean is {wanted:.4f}, not {loss:.4f}."
     assert made == [168, 300, 300], f"Backward made the logits of {made} tokens."
-    assert torch.allclose(seen, true, atol=1e-6), "The head's gradient is another."
+    assert torch.allclose(seen, true, atol=1e-6), "The head's gradient is wrong."
 
 
 # %% id="apply"
@@ -763,16 +761,16 @@ your_run.apply("10d", loss_of=loss_of)
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** How much do the logits of 8192 tokens take in float32, with a vocabulary of 128256? And the
-# logits of a 512-token chunk?
+# **1.** How much memory do the float32 logits of 8192 tokens take, with a vocabulary of 128256? And
+# the logits of a 512-token chunk?
 #
 # <details><summary>Answer</summary>
 #
 # $8192 \cdot 128256 \cdot 4$ bytes are 3.9 GiB. A chunk has a sixteenth of that, 250 MiB.
 # </details>
 #
-# **2.** In problem 1 the width is 4096. How many FLOPs do the head and the usual loss take, forward
-# and backward, and how many do checkpointed chunks add?
+# **2.** The width in problem 1 is 4096. How many FLOPs do the head's matmuls take in forward and
+# backward, and how many do checkpointed chunks add?
 #
 # <details><summary>Answer</summary>
 #
@@ -791,11 +789,10 @@ your_run.apply("10d", loss_of=loss_of)
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Compute the bytes of a loss from tokens and vocabulary, and say when it is the peak of a step.
-# - Compute a loss and its gradients one chunk at a time, exactly and without more arithmetic.
+# - Compute a loss's bytes from tokens and vocabulary, and say when a step peaks in the loss.
+# - Compute a loss and its gradients one chunk at a time, without more arithmetic.
 # - Say what such a loss cannot do, and make it raise an error in that case.
 #
-# In lab 10, `lab10_the_loss`, you build such a loss for a real head: with ragged rows, tied
-# weights, a bias and autocast, within a memory budget. The companions continue:
-# [10f](10f_after_training.ipynb) with GRPO, [10g](10g_the_mlp_in_tiles.ipynb) with the MLP in
-# tiles.
+# In lab 10, `lab10_the_loss`, you build such a loss for a real head. Two companions continue:
+# [10f](10f_after_training.ipynb) with training by rewards, [10g](10g_the_mlp_in_tiles.ipynb) with
+# the MLP in tiles.

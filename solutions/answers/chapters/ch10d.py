@@ -6,7 +6,7 @@ FILLINGS = {
     "usual": {
         "stays_in_bfloat16": wrong("not float32", "head(hidden).float()", "head(hidden)"),
         "gives_the_mean": wrong("The sum is", ', reduction="sum"', ""),
-        "gives_each": wrong("One number, and not a tensor", '"sum"', '"none"'),
+        "gives_each": wrong("Return one number, not shape", '"sum"', '"none"'),
         "takes_logs": right(
             "F.cross_entropy(logits, targets,", "F.nll_loss(logits.log_softmax(1), targets,"
         ),
@@ -35,11 +35,11 @@ FILLINGS = {
         "adds_in_place": right("total = total + ", "total += "),
     },
     "slope": {
-        "forgets_the_one": wrong("and here to 1.0", ".scatter_add_(1, picked, -ones)", ""),
-        "adds_the_one": wrong("and here to 2.0", "-ones", "ones"),
+        "forgets_the_one": wrong("should sum to 0, not 1.0", ".scatter_add_(1, picked, -ones)", ""),
+        "adds_the_one": wrong("should sum to 0, not 2.0", "-ones", "ones"),
         "gives_the_mean": wrong("The loss is ", ".sum()", ".mean()"),
-        "loses_the_dtype": wrong("Of bfloat16 logits", "slope.to(logits.dtype)", "slope"),
-        "stops_at_the_logs": wrong("and here to 14.", "logs.exp_()", "logs"),
+        "loses_the_dtype": wrong("The slope of bfloat16 logits", "slope.to(logits.dtype)", "slope"),
+        "stops_at_the_logs": wrong("should sum to 0, not 14.", "logs.exp_()", "logs"),
         "goes_by_one_hot": right(
             "logs.exp_().scatter_add_(1, picked, -ones)",
             "logs.exp() - F.one_hot(targets, logits.shape[1])",
@@ -49,12 +49,14 @@ FILLINGS = {
         "keeps_the_last_sum": wrong(
             "The gradient of weight is", "of_weight += slope", "of_weight = slope"
         ),
-        "keeps_the_last_loss": wrong("The loss is ", "total = total + loss", "total = loss"),
+        "keeps_the_last_loss": wrong("Your loss is ", "total = total + loss", "total = loss"),
         "takes_all_rows_at_once": wrong(
-            "all logits take", *("len(hidden), size):", "1):"), *("start + size", "len(hidden)")
+            "isn't below all logits",
+            *("len(hidden), size):", "1):"),
+            *("start + size", "len(hidden)"),
         ),
         "keeps_the_slopes": wrong(
-            "all logits take",
+            "isn't below all logits",
             *("        for start", "        kept = []\n        for start"),
             *("del slope", "kept.append(slope)"),
         ),
@@ -62,7 +64,7 @@ FILLINGS = {
             "The gradient of hidden is", "of_hidden[part] =", "of_hidden[:len(slope)] ="
         ),
         "saves_the_rows_too": wrong(
-            "and 5.88 KiB are kept",
+            "but you save 5.88 KiB",
             *("of_weight)\n        return", "of_weight, hidden)\n        return"),
             *("of_hidden, of_weight = ctx", "of_hidden, of_weight, _ = ctx"),
         ),
@@ -88,7 +90,7 @@ FILLINGS = {
     "run": {
         "goes_nowhere": wrong("not 1073741824", ".backward()", ""),
         "forgets_the_baseline": wrong(
-            "what was there before?",
+            "is the baseline subtracted?",
             "report.peak_bytes - report.baseline_bytes",
             "report.peak_bytes",
         ),
@@ -111,22 +113,22 @@ FILLINGS = {
         ),
     },
     "formula": {
-        "forgets_a_float": wrong("and not 22", "4 * (sums", "(sums"),
-        "has_one_chunk": wrong("and not 52", "2 * logits", "logits"),
+        "forgets_a_float": wrong("), not 22", "4 * (sums", "(sums"),
+        "has_one_chunk": wrong("), not 52", "2 * logits", "logits"),
         "forgets_the_heads_gradient": wrong(
-            "a chunk and the head's gradient beside the sums", "logits + of_head", "logits"
+            "the sums and a chunk and the head's gradient", "logits + of_head", "logits"
         ),
         "holds_the_sums_once": wrong(
-            "both sums again beside the sums", "logits + of_head, sums", "logits + of_head"
+            "the sums and both sums again", "logits + of_head, sums", "logits + of_head"
         ),
-        "adds_the_moments": wrong("and not 140", "max(moments)", "sum(moments)"),
+        "adds_the_moments": wrong("), not 140", "max(moments)", "sum(moments)"),
         "goes_by_sorted": right("max(moments)", "sorted(moments)[-1]"),
     },
     "mean": {
         "divides_by_all": wrong(
             "5 of 20 tokens count", "counts.sum().clamp(min=1)", "len(targets)"
         ),
-        "divides_by_none": wrong("and not nan", ".clamp(min=1)", ""),
+        "divides_by_none": wrong(", not nan", ".clamp(min=1)", ""),
         "does_not_divide": wrong("20 of 20 tokens count", " / number", ""),
         "counts_padding": wrong("Size does not match", "targets[counts]", "targets"),
         "makes_all_logits": wrong(
@@ -143,7 +145,7 @@ FILLINGS = {
             ),
         ),
         "cuts_the_rows_off": wrong(
-            "the loss is right, and its", "hidden[counts]", "hidden[counts].detach()"
+            "the loss is right, but its", "hidden[counts]", "hidden[counts].detach()"
         ),
         "asks_whether_any_counts": right(
             *("counts.sum().clamp(min=1)", "max(1, int((targets >= 0).sum()))"),
@@ -151,20 +153,20 @@ FILLINGS = {
     },
     "refusing": {
         "refuses_always": wrong(
-            "this loss has first gradients alone", "if torch.is_grad_enabled():", "if True:"
+            "this loss has only first gradients", "if torch.is_grad_enabled():", "if True:"
         ),
         "refuses_never": wrong(
-            "was not refused by a RuntimeError", "if torch.is_grad_enabled():", "if False:"
+            "must raise a RuntimeError", "if torch.is_grad_enabled():", "if False:"
         ),
         "asks_the_arriving": wrong(
-            "was not refused by a RuntimeError", "torch.is_grad_enabled()", "gradient.requires_grad"
+            "must raise a RuntimeError", "torch.is_grad_enabled()", "gradient.requires_grad"
         ),
         "loses_the_factor": wrong(
-            "A plain backward has other gradients",
+            "Backward differs from InForward's",
             *("InForward.backward(ctx, gradient)", "InForward.backward(ctx, 0 * gradient)"),
         ),
         "turns_it_round": wrong(
-            "this loss has first gradients alone", "if torch.is_grad", "if not torch.is_grad"
+            "this loss has only first gradients", "if torch.is_grad", "if not torch.is_grad"
         ),
         "asks_by_super": right(
             "InForward.backward(ctx, gradient)", "super(Refusing, Refusing).backward(ctx, gradient)"
@@ -172,11 +174,13 @@ FILLINGS = {
     },
     "loss-of": {
         "takes_the_usual": wrong(
-            "the chunks have [768]",
+            "chunks of 300, 300, 168, not [768]",
             "checkpointed(model.head, hidden, targets, size)",
             "usual(model.head, hidden, targets)",
         ),
-        "forgets_the_size": wrong("the chunks have [512, 256]", ", targets, size)", ", targets)"),
+        "forgets_the_size": wrong(
+            "chunks of 300, 300, 168, not [512, 256]", ", targets, size)", ", targets)"
+        ),
         "divides_by_all": wrong("The mean is", "(targets >= 0).sum()", "len(targets)"),
         "gives_the_sum": wrong("The mean is", " / (targets >= 0).sum()", ""),
         "keeps_the_rows_apart": wrong("It needs to return the mean loss", ".flatten(0, 1)", ""),
