@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Your run: the whole chart, and a recipe
 #
-# In *Your run*, at the end of the core chapters, you rewrote `course/train/train.py` one function
-# at a time. Here you see all those levers in one chart, and get the finished script. Then you
-# fine-tune a Llama with five levers at once. No lab and no later chapter needs this companion.
+# In the core chapters' *Your run* sections, you rewrote `course/train/train.py` one function at a
+# time. One chart shows what each rewrite saved, and you get the finished script. Then you complete
+# a script that fine-tunes a Llama with five levers. No lab or later chapter needs this companion.
 #
 # **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
 
@@ -33,12 +33,12 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="waterfall-text"
 # ## The waterfall
 #
-# Each bar adds one chapter's lever to the update of `train.py`. The seconds come from a float32
-# roofline (TF32 on an A100 and an H100), which ignores launch costs. So small micro-batches look as
-# fast as large ones.
+# Each bar adds one chapter's lever to the update of `train.py`. The seconds are predicted by a
+# float32 roofline (TF32 on an A100 and an H100). The CPU's launches are counted too, but here the
+# arithmetic hides them.
 #
 # **Predict.** Weights, gradients and AdamW's two states together take 5.3 GiB, four times the
-# weights alone. How many GiB does the update take with all levers?
+# weights alone. How many GiB does the update take at its peak, with all levers?
 
 # %% id="guess-waterfall"
 guess = None  # GiB
@@ -50,12 +50,13 @@ print(f"all levers: {gib:.1f} GiB{beside(guess, gib)}")
 your_run.draw(bars)
 
 # %% [markdown] id="waterfall-read"
-# Most of what is left is weights, gradients and states. 06c's plan and 07's policy, which replaces
-# it, spend memory to save time. 09's lever changes neither memory nor time, but without it, rows
-# that end in padding would train a different model. 13's bar shows one of two cards, and its lever
-# isn't in the script below. 14's lever, fused AdamW, saves only time: the memory that it frees
-# isn't at the peak. In the end the update takes longer than at first, since blocks and head run
-# forward twice.
+# Most of what is left is weights, gradients and states. 06c's plan spends memory to save time. So
+# does 07's policy, which replaces that plan. 09's lever changes neither memory nor time, but
+# corrects the mean when rows end in padding. 13's bar is for one of two cards; the script below
+# leaves that lever out. 14's lever, fused AdamW, frees no memory at the peak and only saves time.
+#
+# With all levers the update takes longer than without any, since backward recomputes most of each
+# block, and the logits.
 
 # %% id="measure"
 # NBVAL_IGNORE_OUTPUT
@@ -67,10 +68,10 @@ if device.has_gpu():
 # ## The script
 #
 # The next cell writes `my_train.py` beside this notebook: `train.py` with the chapters' functions
-# in it. To put your own function in, add `to="my_train.py"` to `your_run.apply` in its chapter. The
-# script trains the twin; on a GPU, `python my_train.py` trains the whole model. To redo chapter 08,
-# run `python course/train/states.py 07 my_train.py`: it writes the script as it is after 07, and
-# keeps yours as `my_train.before.py`.
+# in it. Then it trains the small twin with the script. On a GPU, `python my_train.py` trains the
+# whole model. To use your own function from a chapter, add `to="my_train.py"` to that chapter's
+# `your_run.apply`. To redo chapter 08, run `python course/train/states.py 07 my_train.py`. That
+# writes the script's state after 07, and keeps yours as `my_train.before.py`.
 
 # %% id="script-out"
 states.write("my_train.py", states.script(functions))
@@ -79,20 +80,19 @@ print(states.trial("my_train.py"))
 # %% [markdown] id="recipe-text"
 # ## A recipe for fine-tuning
 #
-# `course/train/qlora.py` fine-tunes a model of Llama 3.2 3B's size on a 16 GiB card, with four
-# texts of 8,192 tokens in all. It has five levers:
+# `course/train/qlora.py` fine-tunes a model of Llama 3.2 3B's size on a 16 GiB card. Each update
+# takes four texts, 8,192 tokens in all. The script has five levers:
 #
 # - LoRA trains small matrices next to *frozen* 4-bit weights (01b).
 # - The texts are *packed* into one row (08b).
 # - The loss is computed in chunks (10d).
 # - Each block is checkpointed.
-# - The blocks' inputs wait on the host (07d).
+# - The blocks' inputs are offloaded to the host (07d).
 #
-# The script's `--twin` runs a small version on a CPU, and `--without packing` leaves out that
-# lever.
+# `--twin` runs a small version on a CPU. `--without packing`, for example, leaves packing out.
 #
 # `planned.from_4_bits(*stored)` dequantizes a layer's weight. Without a checkpoint, autograd would
-# keep every dequantized weight until backward.
+# keep every layer's dequantized weight until backward.
 #
 # **Write.** `four_bits`, about four lines. Use a checkpoint, so that backward dequantizes the
 # weight again. `stored` is what `planned.to_4_bits(weight)` returns, plus the weight's shape. Cast
@@ -131,21 +131,21 @@ def keeps_no_weight():
         "The output is not F.linear(x, weight)."
     )
     assert saved < weight.nbytes / 8, (
-        f"{saved} bytes wait for backward, beside what `stored` has and the output."
+        f"{saved} bytes wait for backward, besides `stored` and the output."
     )
     (seen,) = torch.autograd.grad(out.square().sum(), x)
     (right,) = torch.autograd.grad(F.linear(x, weight).square().sum(), x)
-    assert torch.allclose(seen, right, rtol=1e-3), "The gradient by x is wrong."
+    assert torch.allclose(seen, right, rtol=1e-3), "The gradient of x is wrong."
     half = four_bits(x.bfloat16(), *stored).dtype
-    assert half == torch.bfloat16, f"For x in bfloat16 the output is {half}."
+    assert half == torch.bfloat16, f"For x in bfloat16, the output is {half}."
 
 
 # %% [markdown] id="recipe-predict"
 # The next two cells leave out one lever at a time. The first compares the twin's losses; the second
-# predicts the full-size peak with a GPU's kernels.
+# predicts the full-size model's peak on a GPU.
 #
-# **Predict.** With all five levers the peak is below 7 GiB. How many GiB is it without chunks? The
-# vocabulary has 128,256 tokens.
+# **Predict.** With all five levers the peak is below 7 GiB. How many GiB is it if only the loss's
+# chunks are left out? The vocabulary has 128,256 tokens.
 
 # %% id="guess-recipe"
 guess = None  # GiB
@@ -167,13 +167,13 @@ with patch.object(qlora, "linear_of_4_bits", four_bits):
         torch.allclose(losses_without(lever), wanted, atol=1e-4)
         for lever in qlora.LEVERS
     ]
-print(f"the same three losses without a lever: {sum(near)} of {len(near)}")
+print(f"the same three losses without one lever: {sum(near)} of {len(near)}")
 
 # %% id="recipe-peaks"
 reports = {}
 for lever in ("", *qlora.LEVERS):
     with patch.object(qlora, "linear_of_4_bits", four_bits):
-        # From 2.15 on, three peaks have a workspace of cuBLAS too, of 8 MiB.
+        # From 2.15 on, three peaks also have an 8 MiB cuBLAS workspace.
         report = memory.predict(partial(qlora.make_step, lever), release="2.13")
     reports[f"without {lever}" if lever else "all five"] = report
 gib = reports["without chunks"].peak_bytes / GIB
@@ -183,18 +183,18 @@ title = "One update of 8,192 tokens, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers])
 
 # %% [markdown] id="recipe-read"
-# The levers reduce different parts of the memory, so none replaces another. Without checkpoints the
-# step needs a data-center card. Without chunks it nearly fills 16 GiB. Without packing, or without
-# 4-bit weights, it takes nearly twice as much as with all five. Offload saves least, since the
-# inputs of all 28 blocks together are only about half as large as one recomputed block.
+# Without checkpoints the step needs a data-center card. Without chunks it nearly fills 16 GiB.
+# Without packing, or without 4-bit weights, it takes nearly twice as much as with all five levers.
+# Offload saves least, since the inputs of all 28 blocks together are about half as large as one
+# recomputed block.
 
 # %% [markdown] id="published-text"
 # ### Against published runs
 #
 # LitGPT [published the peaks](https://github.com/Lightning-AI/litgpt/tree/main/config_hub/finetune)
 # of its own recipes: LoRA on 16-bit weights, and LoRA on 4-bit weights with twice the micro-batch,
-# both without checkpoints. The table compares them with our predictions
-# (`course/recorded/make/whole_steps.py`), in GB; `off` is in percent.
+# both without checkpoints. The table compares those peaks with our predictions, in GB. `off` is the
+# prediction's error in percent.
 
 # %% id="published"
 runs = pd.read_csv(your_run.BARS.parents[1] / "recorded/whole_runs.csv", index_col="id")
@@ -226,17 +226,18 @@ for how in ("by save_for_backward", "as an attribute"):
         loss.backward()
     alive = [life for life in report.timeline if life.born and not life.died]
     held = sum(life.num_bytes for life in alive) - leaf.grad.nbytes - loss.nbytes
-    print(f"x kept {how}: {held // leaf.nbytes} of 1 is there after backward")
+    print(f"x kept {how}: {held // leaf.nbytes} of 1 is left after backward")
 
 # %% [markdown] id="published-read"
-# LitGPT used bitsandbytes 0.42, whose 4-bit layer wasted memory in three ways. (Without them,
-# predictions would be a third too low.)
+# LitGPT used bitsandbytes 0.42, whose 4-bit layer wasted memory in three ways. Our `qlora`
+# predictions include this waste; without it they would be a third too low.
 #
 # - The layer kept its input, though a frozen layer's backward doesn't need it
 #   ([fixed](https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1270) in July 2024).
-# - It kept the input as an attribute of `ctx`. Backward frees what `save_for_backward` stored, but
-#   an attribute lives as long as the graph. The loop's `loss` and `logits` keep the graph until the
-#   next forward has ended, so two micro-batches' inputs are in memory at once.
+# - It kept the input as an attribute of `ctx`. As the cell above shows, backward frees what
+#   `save_for_backward` stored, but not an attribute, which lives as long as the graph. The loop's
+#   `loss` and `logits` kept the graph until the next forward had ended, so two micro-batches'
+#   inputs were in memory at once.
 # - It dequantized a weight to float16, then copied it to bfloat16.
 #
 # For the 3B model, the inputs and the largest copy take:
@@ -250,8 +251,8 @@ print(f"inputs: 2 x {inputs / 1e9:.1f} GB, copy: {copy / 1e9:.1f} GB")
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** In each of 24 blocks, attention's result has 12 x 1024 x 1024 elements: rows, tokens,
-# width. How much memory does it take to keep all 24 results in float32? And with micro-batches of 4
+# **1.** In each of 24 blocks, attention's result has 12 x 1024 x 1024 elements (rows x tokens x
+# width). How much memory do all 24 results take in float32? And how much with micro-batches of 4
 # rows?
 #
 # <details><summary>Answer</summary>
@@ -269,15 +270,15 @@ print(f"inputs: 2 x {inputs / 1e9:.1f} GB, copy: {copy / 1e9:.1f} GB")
 # $512 \cdot 50257 \cdot 4$ bytes, or 98 MiB.
 # </details>
 #
-# **3.** Which lever would you pull next for a 4 GiB card?
+# **3.** With all levers, `train.py` doesn't fit on a 4 GiB card. What would you change next?
 #
 # <details><summary>Answer</summary>
 #
 # The weights, gradients and states alone take more than 4 GiB: four times 1.3 GiB. So use 8-bit
-# states (companion 01b) or 16-bit weights (08c), or train fewer weights, as LoRA does.
+# states (01b), 16-bit weights (08c) or LoRA.
 # </details>
 #
 # ## What you can now do
 #
-# - Say what each lever of this course frees in a training script, and what it costs.
-# - Fine-tune with LoRA on 4-bit weights, and say what each lever of the recipe frees.
+# - Say what each lever frees in a training script, and what it costs.
+# - Fine-tune with LoRA on 4-bit weights, and keep dequantized weights out of memory.
