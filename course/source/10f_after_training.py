@@ -2,9 +2,9 @@
 # # Reinforcement learning after training
 #
 # A language model can be trained further with rewards: it answers questions, a program scores the
-# answers, and the better answers become more likely. Many people run out of memory in such
-# training, and often not in the update itself. In this companion you write four functions of such a
-# step, and train a small model on its own answers.
+# answers, and the better answers become more likely. Such training often runs out of memory, and
+# not always in the update itself. You write four functions of a training step, and train a small
+# model on its own answers.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -41,8 +41,8 @@ torch.set_num_threads(1)  # sums in one order
 # | update | answers scored above their group's mean become likelier | gradients, activations |
 #
 # The inference *engine* holds its own copy of the policy's weights, in its own layout. Its *cache*
-# keeps the keys and values of each token, so that the engine doesn't process all earlier tokens
-# again for each new one. So the cache grows with every token of every answer.
+# keeps the keys and values of each token, so that the engine needn't process all earlier tokens
+# again for each new token. The cache grows with every token of every answer.
 
 # %% id="small"
 SIZES = {"vocab_size": 5, "hidden_size": 64, "intermediate_size": 128, "head_dim": 24}
@@ -57,14 +57,14 @@ def small(**changes):
 
 
 # %% [markdown] id="cache-text"
-# **Write.** `cache_bytes`, two lines. For each token, each of the `num_hidden_layers` blocks caches
-# one key and one value in each of its `num_key_value_heads` heads. A key and a value have
-# `head_dim` numbers each.
+# **Write.** `cache_bytes`, two lines. `config` has `num_hidden_layers` blocks, and each block has
+# `num_key_value_heads` heads for keys and values. For each token, each of these heads caches one
+# key and one value, two vectors of `head_dim` numbers.
 
 
 # %% id="cache-bytes"
 def cache_bytes(config, tokens, num_bytes=2):
-    """Bytes of the keys and values of `tokens` tokens, with `num_bytes` a number."""
+    """Return the bytes of `tokens` tokens' keys and values, `num_bytes` per number."""
     ### BEGIN SOLUTION
     of_a_block = 2 * config.num_key_value_heads * config.head_dim
     return config.num_hidden_layers * of_a_block * tokens * num_bytes
@@ -84,17 +84,18 @@ def cache_is_right():
         seen = cache_bytes(model.config, 30, num_bytes=8)
         assert seen == true, (
             f"3 answers of 10 tokens, {heads} key-value heads, {layers} blocks: a real "
-            f"cache has {true} bytes, and yours {seen}."
+            f"cache has {true} bytes, but yours has {seen}."
         )
 
 
 # %% [markdown] id="ledger-text"
-# Now take a real model: Qwen3-1.7B writes 64 answers, each of up to 4096 tokens after a 512-token
-# prompt. The policy is float32 and trains under autocast with AdamW; reference and engine are
-# bfloat16. The update processes four answers at a time and checkpoints every block.
+# Now take a real model. Qwen3-1.7B has 28 blocks, each with 8 key-value heads of width 128. It
+# writes 64 answers, each of up to 4096 tokens after a 512-token prompt. The policy is float32 and
+# trains under autocast with AdamW; reference and engine are bfloat16. The update processes four
+# answers at a time and checkpoints every block.
 #
-# **Predict.** The engine's copy of the weights takes 3.2 GiB. How many GiB does its cache take at
-# most?
+# **Predict.** The engine's copy of the weights takes 3.2 GiB. How many GiB does the engine's cache
+# take at most?
 
 # %% id="guess-cache"
 guess = None  # GiB
@@ -109,13 +110,13 @@ print(f"the cache: {cache / GIB:.1f} GiB{beside(guess, cache / GIB)}")
 
 # %% [markdown] id="end-text"
 # As in chapter 10d, we predict the memory of the model's last part, from the hidden rows to the
-# loss. `usual` returns one log-probability per token of an answer. It doesn't sum them, because
-# each token has its own weight in the loss.
+# loss. `usual` returns one log-probability per token of an answer. It doesn't sum them, because the
+# loss weights each token differently.
 
 
 # %% id="usual"
 def usual(head, hidden, targets):
-    """Log-probability of each target, `(tokens,)`, in float32 at least."""
+    """Return each target's log-probability, `(tokens,)`, in float32 or higher."""
     logits = head(hidden)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
@@ -139,15 +140,15 @@ def end_of(way, train, tokens=MICRO * LONGEST):
 
 
 # %% [markdown] id="ledgers-text"
-# `ledgers` adds up each phase's memory. Checkpoints keep the blocks' inputs. The logits are freed
-# before a block is recomputed, so only the larger of the two counts. The float32 gradients are in
-# memory from the update's first micro-batch on. `asleep` means that the engine frees its memory
-# while it isn't writing.
+# `ledgers` adds up each phase's memory. In the update, checkpoints keep the blocks' inputs. The
+# logits are freed before a block is recomputed, so we add only the larger: the logits, or one
+# recomputed block. The float32 gradients stay in memory from the first micro-batch on. With
+# `asleep=True`, the engine frees its memory while it isn't writing.
 
 
 # %% id="ledgers"
 def block_bytes(length=PROMPT + LONGEST):
-    """Predict what a recomputed block keeps of a micro-batch (and the last norm)."""
+    """Predict what a recomputed block and the last norm keep for one micro-batch."""
     with memory.predicting():
         sizes, kind = {"num_hidden_layers": 1, "vocab_size": 8}, torch.bfloat16
         body = published.build("qwen3-1.7b", device="cpu", dtype=kind, **sizes).model
@@ -160,7 +161,7 @@ block = block_bytes()
 
 
 def ledgers(way, asleep):
-    """Bytes of each phase by category: on paper, with the logits predicted."""
+    """Return each phase's bytes by category: on paper, but with predicted logits."""
     always = {"parameters": (4 + 2) * weights, "optimizer_state": 8 * weights}
     awake = {"parameters": (4 + 2 + 2) * weights, "temporary": cache}
     beside_it = always | ({} if asleep else awake)
@@ -183,19 +184,17 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="read-ledgers"
-# GRPO on a 1.7-billion-parameter model doesn't fit on an 80 GiB card. Rollout and log-probabilities
-# fit. The update doesn't: it holds the engine's cache and the logits of four answers (both yellow),
-# and needs neither.
+# Rollout and log-probabilities fit on an 80 GiB card. The update doesn't, even for a model of 1.7
+# billion parameters. The yellow part of its bar is the engine's cache, which the update doesn't
+# need, and the logits of four whole answers.
 #
 # ## The engine sleeps
 #
 # Between rollouts nothing needs the cache or the engine's weights, so the engine frees both. When
-# it wakes, it copies the policy's weights, which have changed anyway. The engine keeps its buffers,
-# because the policy's state dict lacks one of them, the position frequencies. (vLLM's sleep level 2
-# does this; level 1 keeps the weights on the host.)
+# it wakes, it copies the policy's weights, which have changed anyway.
 #
 # **Write.** The rest of `wake`. `weight.data = ...` gives a parameter a different tensor. A real
-# engine has its own layout, so make the new tensor a copy, with the engine's dtype.
+# engine has its own layout, so the new tensor must be a copy, in the engine's dtype.
 
 
 # %% id="sleep"
@@ -207,7 +206,7 @@ def fall_asleep(engine):
 
 # %% id="wake"
 def wake(engine, policy):
-    """Copy the policy's weights, as they are now, into an engine that sleeps."""
+    """Copy the policy's weights, as they are now, into a sleeping engine."""
     pairs = zip(engine.parameters(), policy.parameters(), strict=True)
     ### BEGIN SOLUTION
     for weight, theirs in pairs:
@@ -229,10 +228,10 @@ def wakes():
     weights = [*engine.parameters()]
     assert all(weight.numel() for weight in weights), "A weight of the engine is empty."
     assert all(weight.dtype == torch.float32 for weight in weights), (
-        "The engine has float32 weights, and now others: keep its dtype."
+        "The engine had float32 weights, but now has others: keep its dtype."
     )
     same = [torch.equal(mine, w.float()) for mine, w in zip(weights, was, strict=True)]
-    assert all(same), "The engine's weights are not the policy's as they are now."
+    assert all(same), "The engine's weights aren't the policy's current weights."
     assert all(weight.requires_grad for weight in policy.parameters())
     fall_asleep(engine.double())
     wake(engine, policy)
@@ -248,9 +247,12 @@ def wakes():
 # %% [markdown] id="log-probs-text"
 # ## Log-probabilities without the logits
 #
-# 10d's loss is a plain sum over tokens, so its gradients can be computed in forward. Here each
-# token's log-probability goes into an `exp`, which is multiplied by the answer's *advantage*: its
-# score minus its group's mean. So a token's gradient isn't known until the loss is computed.
+# 10d's loss is a plain sum of log-probabilities, so 10d's function could compute the gradients in
+# forward. Here the loss takes an `exp` of each token's log-probability, and multiplies it by the
+# answer's *advantage*, which compares the answer's score with its group's mean. A function that
+# only returns log-probabilities doesn't know how the loss will use them, so it can't compute
+# gradients yet.
+#
 # Checkpointed chunks still work: they return one log-probability per token.
 #
 # **Write.** `log_probs`, at most five lines, with `usual` and PyTorch's `checkpoint`
@@ -259,7 +261,7 @@ def wakes():
 
 # %% id="log-probs"
 def log_probs(head, hidden, targets, size=512):
-    """The same as `usual`, for `size` tokens at a time, a checkpoint around each."""
+    """Return the same as `usual`, in checkpointed chunks of `size` tokens."""
     ### BEGIN SOLUTION
     parts = []
     for rows, theirs in zip(hidden.split(size), targets.split(size), strict=True):
@@ -270,7 +272,7 @@ def log_probs(head, hidden, targets, size=512):
 
 # %% id="check-log-probs"
 # @title Check: run this cell
-@blanks.check("log_probs", "return one number a token")
+@blanks.check("log_probs", "return one number per token")
 def are_log_probs():
     torch.manual_seed(0)
     head, hidden = nn.Linear(4, 64, bias=False), torch.randn(20, 4, requires_grad=True)
@@ -280,11 +282,11 @@ def are_log_probs():
         seen = log_probs(head, hidden, targets, size=8)
     forward, true = list(made), usual(head, hidden, targets)
     assert seen.shape == (20,), f"20 tokens have 20 numbers, not {[*seen.shape]}."
-    assert torch.allclose(seen, true), "The numbers are not those of `usual`."
+    assert torch.allclose(seen, true), "The numbers differ from those of `usual`."
     assert forward == [8, 8, 4], f"The chunks have 8, 8 and 4 tokens, not {forward}."
     kept = sum(life.num_bytes for life in report.timeline if life.died is None)
     assert kept < 8 * 64 * 4, (
-        f"{kept} bytes wait for backward: more than one chunk's logits, 2048 bytes."
+        f"{kept} bytes wait for backward: at least one chunk's logits (2048 bytes)."
     )
     made.clear()
     each = torch.arange(20.0)
@@ -292,7 +294,7 @@ def are_log_probs():
     hook.remove()
     (right,) = torch.autograd.grad((each * true).sum(), hidden)
     assert torch.allclose(slope, right, atol=1e-5), (
-        "The numbers are right, and their gradients are not."
+        "The numbers are right, but their gradients aren't."
     )
     assert made == forward[::-1], f"Backward makes the logits of {made} tokens again."
 
@@ -309,12 +311,11 @@ plots.ledger_bars(
 # %% [markdown] id="read-both"
 # Now the peak is in the rollout. To lower it, let the engine write fewer answers at a time, or
 # offload the optimizer states meanwhile (chapter 07d). LoRA saves more: few weights have states,
-# and the reference *is* the policy with the adapters off, so it takes no memory of its own.
+# and the reference is the policy with its adapters off, not a second model.
 #
 # **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100, for plain
-# PyTorch and for its own kernel. The vocabulary has 128256 tokens, the width is 4096, and answers
-# have 1024 tokens. Each implementation has two heads, for policy and reference. Liger's script
-# creates the heads of both implementations before it measures, so two of the four are unused.
+# PyTorch and for its own kernel. Each implementation has two heads, for policy and reference.
+# Liger's script creates all four before it measures, so each measurement includes two unused heads.
 
 # %% id="liger"
 # @title Published rows, and their loss: run this cell; open it to look
@@ -325,13 +326,13 @@ LIGER |= {16: (37474.5, 7792.9)}
 
 
 def grpo(now, reference):
-    """The mean loss of tokens, when rollout and update have the same weights."""
+    """Return the tokens' mean loss when rollout and update use the same weights."""
     apart, ratio = reference - now, (now - now.detach()).exp()
     return (0.04 * (apart.exp() - apart - 1) - ratio).mean()
 
 
 def as_written(heads, hidden, other, targets):
-    """In the lines of Liger's test: logits are local variables of one function."""
+    """The loss as in Liger's test: all logits are local variables of one function."""
     logits = hidden @ heads[0].weight.T
     now = logits.float().log_softmax(-1).gather(-1, targets[:, None])
     with torch.no_grad():
@@ -372,22 +373,23 @@ print("MiB by number of answers")
 pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
 # %% [markdown] id="read-liger"
-# - Every A100 peak exceeds our prediction by about the same few MiB: cuBLAS's workspace.
-# - The column *by `usual`* does the same arithmetic and needs less memory. Each model's logits are
-#   freed when its `usual` call returns. In the two columns before it, the logits are local
-#   variables of the loss, so the policy's logits stay while the reference's are computed.
-# - In chunks, the peak is mostly tensors as large as a head: the four heads, a gradient, and sums
-#   of gradients. Liger computes gradients in forward, like 10d, and adds them in place, so it holds
-#   one fewer sum.
+# - With plain PyTorch, every A100 peak exceeds our prediction by about the same few MiB: cuBLAS's
+#   workspace.
+# - The column *by `usual`* needs less memory, because each model's logits are freed when its call
+#   of `usual` returns. In the two columns before, the policy's logits are a local variable of the
+#   loss, so they stay while the reference's logits are computed.
+# - *In chunks*, the peak is mostly tensors that are each as large as a head: the four heads, a
+#   gradient, and sums of gradients. Liger computes the whole loss and its gradients in forward,
+#   like 10d, and adds them in place. So it holds one fewer sum than we do.
 #
 # ## Which tokens do you divide by?
 #
 # An update's loss is a mean over the tokens of *all* its answers, computed in micro-batches. So
 # chapter 08 applies: count first, then divide each sum by the same number. But here it's easier to
 # pick a wrong count: a rollout may serve several updates, and the trainer may divide the loss once
-# more.
+# more, by the number of micro-batches.
 #
-# `batch` holds 64 answers. Its `mask` is 0 after the end of an answer.
+# In the next cells, `batch` holds 64 answers. Its `mask` is 0 after the end of an answer.
 
 
 # %% id="rollout"
@@ -396,7 +398,7 @@ END, LONGEST_SMALL, GROUP = 0, 16, 8  # the token that ends an answer, tokens, a
 
 @torch.no_grad()
 def rollout(engine, prompts):
-    """Sample answers to `(answers, 1)` prompts: tokens `(answers, 1 + length)`."""
+    """Sample answers to `(answers, 1)` prompts; return `(answers, 1 + length)`."""
     cache, tokens = DynamicCache(config=engine.config), prompts
     over = torch.zeros_like(prompts, dtype=torch.bool)
     while tokens.size(1) <= LONGEST_SMALL and not over.all():
@@ -409,7 +411,7 @@ def rollout(engine, prompts):
 
 # %% id="score"
 def score(tokens):
-    """Rewards and mask: a point for each token that repeats the prompt."""
+    """Return rewards and mask: one point for each token that repeats the prompt."""
     ends = tokens[:, 1:] == END
     mask = (ends.cumsum(1) - ends.long()) == 0  # the end itself counts
     hits = (tokens[:, 1:] == tokens[:, :1]) & mask
@@ -417,7 +419,7 @@ def score(tokens):
 
 
 def advantages(rewards):
-    """How many standard deviations a reward is above its group's mean."""
+    """Return how many standard deviations each reward is above its group's mean."""
     groups = rewards.view(-1, GROUP)
     spread = groups.std(1, keepdim=True) + 1e-4
     return ((groups - groups.mean(1, keepdim=True)) / spread).flatten()
@@ -425,7 +427,7 @@ def advantages(rewards):
 
 # %% id="batch"
 def of_tokens(model, tokens):
-    """Log-probability of each token behind the prompt, `(answers, length)`."""
+    """Return log-probabilities of the tokens after the prompt, `(answers, length)`."""
     hidden = model.model(tokens[:, :-1]).last_hidden_state
     targets = tokens[:, 1:]
     flat = log_probs(model.lm_head, hidden.flatten(0, 1), targets.flatten(), size=64)
@@ -443,13 +445,13 @@ def make_batch(engine, reference, num_prompts=8):
 
 
 def split(batch, size):
-    """Micro-batches of `size` answers."""
+    """Return micro-batches of `size` answers."""
     columns = (tensor.split(size) for tensor in batch.values())
     return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def token_losses(model, part):
-    """Loss of each token, `(answers, length)`; 0 behind the end of an answer."""
+    """Return each token's loss, `(answers, length)`; 0 after the end of an answer."""
     now = of_tokens(model, part["tokens"])
     apart, ratio = part["reference"] - now, (now - now.detach()).exp()
     penalty = 0.02 * (apart.exp() - apart - 1)
@@ -464,13 +466,13 @@ print(f"tokens in an answer: {lengths.min()} to {lengths.max()}")
 
 
 # %% [markdown] id="accumulate-text"
-# **Write.** The rest of `accumulate`: call backward for each micro-batch, so that the gradients sum
-# to the gradient of the mean over all tokens of `window`.
+# **Write.** The rest of `accumulate`. Call backward for each micro-batch of `size` answers, so that
+# the gradients add up to the gradient of the mean loss over all the tokens that count in `window`.
 
 
 # %% id="accumulate"
 def accumulate(model, window, size):
-    """Add the gradients of a window's mean loss to `.grad`, `size` answers a time."""
+    """Add gradients of a window's mean loss to `.grad`, `size` answers at a time."""
     ### BEGIN SOLUTION
     tokens = window["mask"].sum()
     for part in split(window, size):
@@ -497,22 +499,21 @@ def accumulates():
     model.model.norm.weight.register_hook(lambda _: back.append(len(sizes)))
     with patch.dict(globals(), token_losses=counted):
         accumulate(model, window, size=2)
-    assert sizes == [2, 2], f"Four answers by 2: the losses are of {sizes} answers."
-    assert back == [1, 2], "Go backward after each loss: else all graphs are in memory."
+    assert sizes == [2, 2], f"Expected losses of 2 and 2 answers, not {sizes}."
+    assert back == [1, 2], "Call backward after each loss, or the graphs pile up."
     grads = [p.grad for p in model.parameters()]
     seen, right = (torch.cat([g.flatten() for g in of]) for of in (grads, wanted))
     times = (seen @ right / right.square().sum()).item()
     assert torch.allclose(seen, right), (
-        f"The gradient is {times:.2f} times the whole window's, and besides "
+        f"The gradient is {times:.2f} times the whole window's, and apart from that "
         f"{((seen - times * right).norm() / right.norm()).item():.0%} off: every token "
-        f"counts alike, and {mask.sum()} tokens count."
+        f"counts equally, and {mask.sum()} tokens count."
     )
 
 
 # %% [markdown] id="reports-text"
 # Three public threads from 2025 and 2026 describe four ways to get this division wrong. Our rollout
 # has 64 answers, in 16 micro-batches of 4. It serves two updates, of eight micro-batches each.
-# `counts` lists the tokens in each micro-batch.
 #
 # **Predict.** A trainer counts tokens once per rollout, so it divides each micro-batch's loss by
 # the tokens of the whole *rollout*. How large is the first update's gradient, as a multiple of the
@@ -557,31 +558,34 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="read-reports"
-# The second row's thread had four accumulation steps, so its gradient was a quarter of the right
-# one; our eight steps give an eighth. In the thread of the next two rows, the gradient was half and
-# four times the right one. Our factors differ a little, because our answers differ in length. The
-# last two rows have a worse error than a wrong factor: micro-batches with short answers weigh more,
-# so the *direction* is wrong.
+# In the second row, the trainer also divides by its eight accumulation steps, so an eighth of the
+# gradient is left. (The thread had four steps, and reported a quarter.) In the fourth row, an
+# update has four rollouts' micro-batches, and each loss is divided only by its own rollout's
+# tokens. For the third and fourth rows, the thread reported half and four times the right gradient.
+# Our factors differ a little, because our answers differ in length.
+#
+# In the last two rows the *direction* is wrong too, because micro-batches with short answers weigh
+# more.
 #
 # AdamW divides a gradient by its own size, so a constant factor hardly affects the loss curve. It
 # does affect clipping and SGD.
 #
 # ## A run
 #
-# The small model reads a digit, and is rewarded for repeating it for 16 tokens. One of the five
-# tokens of its vocabulary ends the answer. At first the weights are random, and this token's
-# probability is about one fifth.
+# The small model reads a digit, and is rewarded for repeating it for 16 tokens. Its vocabulary has
+# five tokens, and one of these ends the answer. At first the weights are random, so at each
+# position the answer ends with a probability of about one fifth.
 
 
 # %% id="step"
 def grpo_step(policy, reference, engine, optimizer, size=32):
-    """One step of all three phases; the mean reward, and tokens in an answer."""
+    """Run all three phases once; return the mean reward and the mean answer length."""
     wake(engine, policy)
     batch, rewards = make_batch(engine, reference)
     fall_asleep(engine)
     accumulate(policy, batch, size)
     optimizer.step()
-    optimizer.zero_grad()  # now: else the gradients are there during the rollout
+    optimizer.zero_grad()  # now: otherwise the gradients stay during the rollout
     return rewards.mean().item(), batch["mask"].sum(1).double().mean().item()
 
 
@@ -619,9 +623,9 @@ plots.step_timeline(late)
 # and each of the update's two micro-batches is a hill.
 #
 # Answers are now several times as long as at first, but the peak is the same. A batch is padded to
-# its *longest* answer, and even in the first step one of 64 answers reached the limit. So here the
-# limit sets the peak. If answers are packed (08b), their mean length sets it, and a run that fits
-# in its first step can run out of memory a day later. So test with answers of the maximum length.
+# its *longest* answer, and already in the second step, one of 64 answers reached the limit. So here
+# the limit sets the peak. If answers are packed (08b), their mean length sets the peak, and a run
+# that fits at first can run out of memory a day later. So test with answers of the maximum length.
 
 # %% [markdown] id="on-paper"
 # ## On paper
@@ -635,13 +639,13 @@ plots.step_timeline(late)
 # $2^{18}$ tokens, which take 32 GiB.
 # </details>
 #
-# **2.** Two updates use the same rollout's answers. What must now be stored for each token, and
-# why doesn't `now.detach()` work any more?
+# **2.** Two updates use the same rollout's answers. What must be stored for each token? And why
+# would `now.detach()` in `token_losses` be wrong in the second update?
 #
 # <details><summary>Answer</summary>
 #
-# Store the token's log-probability at the time of the rollout, one number. At the second update the
-# policy has already changed, and the ratio must compare it with the policy that wrote the answer.
+# One number, the token's log-probability at the time of the rollout. At the second update the
+# policy has changed, and the ratio must compare it with the policy that wrote the answer.
 # </details>
 #
 # **3.** A rollout of 256 answers serves 4 updates. A trainer divides each loss by the whole
@@ -656,6 +660,6 @@ plots.step_timeline(late)
 #
 # ## What you can now do
 #
-# - Write a step's ledger by phase, and say which phase doesn't fit, and why.
+# - Write a step's ledger by phase, and say which phase doesn't fit.
 # - Free what a phase does not need: the engine's weights and cache, the logits.
-# - Find out what a trainer divides by, and check it against one whole window.
+# - Find out what a trainer divides by, and check its gradient against one whole window's.

@@ -22,7 +22,7 @@ FILLINGS = {
             "it needs a copy", *("to(weight.dtype, copy=True)", "to(weight.dtype)")
         ),
         "makes_room_alone": wrong(
-            "are not the policy's as they are now",
+            "aren't the policy's current weights",
             *(
                 "theirs.detach().to(weight.dtype, copy=True)",
                 "torch.zeros_like(theirs, dtype=weight.dtype)",
@@ -67,7 +67,7 @@ FILLINGS = {
             "appears to not have been used in the graph", "head, rows,", "head, rows.detach(),"
         ),
         "turns_them_round": wrong(
-            "are not those of `usual`", "torch.cat(parts)", "torch.cat(parts[::-1])"
+            "differ from those of `usual`", "torch.cat(parts)", "torch.cat(parts[::-1])"
         ),
         "appends_by_plus": right(
             *("parts.append(checkpoint(", "parts += [checkpoint("),
@@ -76,7 +76,7 @@ FILLINGS = {
     },
     "accumulate": {
         "divides_by_its_own_tokens": wrong(
-            "besides 11% off",
+            "apart from that 11% off",
             *("/ tokens", '/ part["mask"].sum()'),
         ),
         "divides_twice": wrong("The gradient is 0.50 times", "/ tokens", "/ tokens / 2"),
@@ -86,12 +86,12 @@ FILLINGS = {
         "takes_a_mean_of_means": wrong("The gradient is 1.25 times", ".sum() / tokens", ".mean()"),
         "does_not_divide": wrong("The gradient is 15.00 times", " / tokens", ""),
         "goes_backward_at_the_end": wrong(
-            "Go backward after each loss",
+            "Call backward after each loss",
             *("    for part in", "    total = 0\n    for part in"),
             *("        loss.backward()", "        total = total + loss\n    total.backward()"),
         ),
         "takes_the_window_at_once": wrong(
-            "the losses are of [4] answers", "split(window, size)", "[window]"
+            "losses of 2 and 2 answers, not [4]", "split(window, size)", "[window]"
         ),
         "divides_each_token": right(
             "token_losses(model, part).sum() / tokens", "(token_losses(model, part) / tokens).sum()"
