@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # The MLP in tiles
 #
-# Every block is checkpointed, and the loss is computed in chunks (chapter 10d). What is the peak
-# now? It is one recomputed block, and more than half of that is its MLP. An MLP processes each
-# token independently, so you can compute it for one *tile* of tokens at a time. You write that, and
-# see how a public trainer got it wrong.
+# Every block is checkpointed, and the loss is computed in chunks (chapter 10d). Activations now
+# peak while a block is recomputed, and more than half of that block is its MLP. An MLP processes
+# each token independently, so you can compute it for one *tile* of tokens at a time. You write such
+# an MLP, and see how a public trainer got it wrong.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -39,7 +39,7 @@ def one_block():
 # ## What is in a recomputed block?
 #
 # Llama-3-8B's MLP is 3.5 times as wide as the model, and keeps four tensors of that width: the
-# gate, the activated gate, the up projection that multiplies it, and the product.
+# gate, the activated gate, the up projection, and the product of the last two.
 #
 # **Predict.** What percentage of a block's saved bytes does its MLP keep?
 
@@ -70,16 +70,17 @@ print(f"the MLP keeps {share:.0f} %{beside(guess, share)}")
 #
 # Forward computes each tile's result without a graph, and keeps only `x`. Backward recomputes each
 # tile with a graph, and backpropagates through it. A weight's gradient is a *sum* over tokens, so
-# the tiles' gradients add up to it.
+# the tiles' gradients add up.
 #
 # The tensors in `stand_ins` share the weights' memory but have their own `.grad`, where autograd
-# adds up the tiles' gradients. So each weight gets its gradient once, at the end. (DDP
-# relies on that.)
+# adds up the tiles' gradients. So each weight itself gets exactly one gradient per backward, at the
+# end. PyTorch's `DistributedDataParallel` (DDP) needs that.
 #
-# **Write.** The rest of `backward`. `rows.detach().requires_grad_()` begins a new graph, which
-# needs `with torch.enable_grad():`. `functional_call(ctx.mlp, stand_ins, (rows,))` runs the MLP
-# with the stand-ins. On each tile's result, call `out.backward(...)` with the tile's rows of
-# `slope`, the gradient that arrives. Write each tile's `rows.grad` into x's gradient, `of_x`.
+# **Write.** The rest of `backward`. `rows.detach().requires_grad_()` begins a new graph. Build the
+# graph inside `with torch.enable_grad():`, because gradients are off in `backward`.
+# `functional_call(ctx.mlp, stand_ins, (rows,))` runs the MLP with the stand-ins. On each tile's
+# result, call `out.backward(...)` with the tile's rows of `slope`, the gradient with respect to the
+# whole result. Then write the tile's `rows.grad` into `of_x`, the gradient of `x`.
 
 
 # %% id="tiled"
@@ -125,10 +126,10 @@ def is_tiled():
     with memory.watch() as report:
         seen = torch.autograd.grad(y, (x, *weights), slope, materialize_grads=True)
     hook.remove()
-    assert made, "Backward makes no tile again."
+    assert made, "Backward doesn't recompute any tile."
     assert made == [8, 8, 4], f"Backward makes tiles of {made} tokens, not [8, 8, 4]."
     assert all(weight.grad is None for weight in weights), (
-        "`.grad` is not backward's business: return the sums."
+        "Backward must not touch the weights' `.grad`: return the sums."
     )
     for name, mine, right in zip(("x", "a weight"), seen, wanted, strict=False):
         times = ((mine * right).sum() / right.square().sum()).item()
@@ -138,7 +139,7 @@ def is_tiled():
         )
     most = report.peak_bytes - report.baseline_bytes
     assert most < 40_000, (
-        f"Backward takes {most} bytes at its peak: are tiles kept that are done?"
+        f"Backward takes {most} bytes at its peak: does it keep finished tiles?"
     )
 
 
@@ -157,7 +158,7 @@ class InTiles(nn.Module):
 
 
 class InChunks(InTiles):
-    """The same by PyTorch's checkpoint."""
+    """The same, with PyTorch's checkpoint."""
 
     def forward(self, x):
         parts = x.flatten(0, 1).split(self.size)
@@ -168,12 +169,12 @@ class InChunks(InTiles):
 # %% [markdown] id="liger-text"
 # ## Against a B200
 #
-# Liger Kernel publishes the memory of a tiled MLP with Llama-3-8B's sizes, measured on a B200. The
-# MLP runs on two sequences in bfloat16, in four tiles. The previous step's gradients are still in
-# memory.
+# Liger Kernel publishes the memory of a plain and a tiled MLP with Llama-3-8B's sizes, measured on
+# a B200. Both run on two sequences in bfloat16; the tiled one uses four tiles. The previous step's
+# gradients are still in memory.
 #
-# **Predict.** At 2 x 8192 tokens the plain MLP takes 4384 MiB there. How many MiB do four tiles
-# take?
+# **Predict.** At 2 x 8192 tokens the plain MLP peaks at 4384 MiB on the B200. At how many MiB does
+# the tiled one peak?
 
 # %% id="guess-tiles"
 guess = None  # MiB
@@ -213,28 +214,29 @@ for tokens, (whole, slow, tiled, slower) in LIGER.items():
 print(f"four tiles: {tiled} MiB on the B200{beside(guess, tiled)}")
 columns = ["plain, B200", "plain, graph kept", "plain", "checkpoints", "InTiles"]
 columns += ["tiled, B200", "time, times"]
-print("MiB by tokens of a sequence; time is the B200's, tiled against plain")
+print("MiB by tokens per sequence; time is the B200's, tiled over plain")
 pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 
 # %% [markdown] id="liger-read"
-# The four rows between the B200's are predicted.
+# Rows 2 to 5 are predicted; the others were measured on the B200.
 #
 # - *Plain, graph kept* is 64 MiB below *plain, B200* at each length; the difference is cuBLAS's
-#   workspace. Liger's benchmark script keeps the graph (`retain_graph=True`). Training doesn't
-#   (*plain*), so there tiles save less.
-# - Liger lets each tile write into the weights' own `.grad`. That avoids the sum that `InTiles`
-#   holds, but DDP raises an error: "Expected to mark a variable ready only once"
+#   workspace. Liger's benchmark keeps the graph after backward (`retain_graph=True`). Training
+#   frees it, as in row *plain*, so in training tiles save less.
+# - `InTiles` holds a separate sum of gradients. Liger instead lets each tile add to the weights'
+#   own `.grad`, but then DDP raises an error: "Expected to mark a variable ready only once"
 #   ([kernels-community#1083](https://github.com/huggingface/kernels-community/pull/1083)).
-# - With few tokens, the sum is larger than what tiles save, so `InTiles` takes *more* memory than
-#   the plain MLP.
+# - With few tokens, the separate sum is larger than what tiles save, so `InTiles` takes *more*
+#   memory than the plain MLP.
 #
-# The last row is Liger's time as a multiple of the plain time. Tiles run forward twice, so nine
-# matmuls become twelve. Small tiles also use the GPU poorly.
+# The last row is the tiled MLP's time on the B200, as a multiple of the plain MLP's. Tiles run
+# forward's three matmuls twice, so the nine matmuls of forward and backward become twelve. Small
+# tiles also use the GPU poorly.
 #
 # ## What tiles save in a whole block
 #
-# We checkpoint one block of Llama-3-8B, with and without tiles, and lengthen the sequence. The next
-# figure predicts how much memory forward and backward add to the weights.
+# We checkpoint one block of Llama-3-8B, with and without tiles, at four sequence lengths. The next
+# figure predicts how much memory forward and backward need besides the weights.
 
 
 # %% id="gives"
@@ -271,12 +273,13 @@ plots.growth(
 # ## How to get it wrong
 #
 # In a public trainer, each tile put a hook on every weight. The hook added the tile's gradient,
-# divided by the number of tiles, to a sum. No hook was removed before the next tile, so in the last
-# tile all of them ran. The last hook put the sum into `.grad` and also returned it as the gradient,
-# so autograd added it again. The loss fell all the same. The fix, from 2026, reports that gradients
-# were 2 to 2.5 times too large
+# divided by the number of tiles, to a sum. No hook was removed before the next tile, so the hooks
+# of earlier tiles ran again and added the new tile's gradient too. And the last hook put the sum
+# into `.grad` and also returned it, so autograd added the sum again.
+#
+# The loss fell anyway. The fix, from 2026, reports that gradients were 2 to 2.5 times too large
 # ([axolotl#3666](https://github.com/axolotl-ai-cloud/axolotl/pull/3666)). The next cells run a
-# short version of that code.
+# short version of the faulty code.
 
 
 # %% id="fault"
@@ -305,7 +308,7 @@ def faulty(mlp, x, slope, tiles):
 
 # %% id="fault-table"
 def times_right(tiles, micro_batches):
-    """How large the faulty gradient is, and how far off apart from that."""
+    """Return the faulty gradient's size, and how far off its direction is."""
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)).double()
     pairs = torch.randn(micro_batches, 2, 256, 32).double()
@@ -332,25 +335,25 @@ pd.DataFrame.from_dict(
 
 # %% [markdown] id="fault-read"
 # No single factor describes the error. Each micro-batch doubles the gradient accumulated so far, so
-# the first micro-batches count most. The last tile counts once for each hook, so the direction is
-# wrong. The published range is within the table. AdamW divides by the gradient's size, so the loss
-# curve doesn't show the error. Comparing the gradients with the plain layer's does.
+# the first micro-batches count most. A later tile is added by more hooks, so it counts more, and
+# the direction is wrong even with one micro-batch. AdamW divides by the gradient's size, so the
+# loss curve hardly shows the error. To find it, compare the gradients with the plain layer's.
 #
-# The tiled loss has its own trap. DeepSpeed's `TiledFusedLogitsLoss` writes the head's gradient
-# into `.grad` during forward. So `(loss / 4).backward()` divides only the hidden rows' gradient,
-# and the head's gradient stays four times too large, without a warning (DeepSpeed 0.19.8). Instead,
-# divide inside the function that you pass in.
+# DeepSpeed's tiled loss, `TiledFusedLogitsLoss`, writes the head's gradient into `.grad` during
+# forward. So `(loss / 4).backward()` divides only the hidden rows' gradient. The head's gradient
+# stays four times too large, without a warning (DeepSpeed 0.19.8). Instead, divide inside the loss
+# function that you pass in.
 
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** An MLP of width 4096 and inner width 14336 keeps its input and four tensors of inner width
-# in bfloat16 (gate, activated gate, up, product). How much memory do they take for 32768 tokens,
-# and for a tile of 4096?
+# **1.** An MLP of width 4096 and inner width 14336 keeps its input and four tensors of the inner
+# width, in bfloat16. How much memory do these five take for 32768 tokens, and for a tile of 4096?
 #
 # <details><summary>Answer</summary>
 #
-# $(4096 + 4 \cdot 14336) \cdot 2$ bytes are 120 KiB per token: 3.75 GiB, and 480 MiB for a tile.
+# $(4096 + 4 \cdot 14336) \cdot 2$ bytes are 120 KiB per token. 32768 tokens take 3.75 GiB, and a
+# tile takes 480 MiB.
 # </details>
 #
 # **2.** A block is checkpointed, and its MLP is computed in tiles. How often does the MLP's forward
@@ -365,11 +368,10 @@ pd.DataFrame.from_dict(
 #
 # <details><summary>Answer</summary>
 #
-# Its projections can. The scores can't, since each token attends to others; a fused kernel has its
-# own tiles, and doesn't keep scores.
+# Its projections can. The scores can't, since each token attends to others.
 # </details>
 #
 # ## What you can now do
 #
-# - Say what the peak is after checkpoints and a chunked loss, and compute the MLP in tiles.
+# - Say where the peak is after checkpoints and a chunked loss, and lower it with tiles.
 # - Add up gradients inside a layer, and prove that they match the plain layer's.

@@ -15,7 +15,7 @@ FILLINGS = {
             "elsewhere: 127% off", "of_x[tile] =", "of_x[: len(rows)] ="
         ),
         "uses_the_weights_themselves": wrong(
-            "`.grad` is not backward's business",
+            "Backward must not touch the weights' `.grad`",
             "functional_call(ctx.mlp, stand_ins, (rows,))",
             "ctx.mlp(rows)",
         ),
