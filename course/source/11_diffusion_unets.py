@@ -11,9 +11,11 @@
 # | SDXL | 1 → 4 | 68 % |
 #
 # The table states no conditions. The tutorial's code measures one forward and backward in float32,
-# without an optimizer, on four latents of 64 x 64 (images of 512 pixels). In this chapter you find
-# out what the call wraps, and under which settings the batches and percentages are right. Then you
-# train a latent diffusion model that draws digits.
+# without an optimizer. The inputs are four *latents* of 64 x 64. A latent is a compressed image;
+# here an autoencoder makes it from an image of 512 x 512 pixels.
+#
+# You find out what the call wraps, and under which settings the batches and percentages are right.
+# Then you train a latent diffusion model that draws digits.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -53,12 +55,13 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # the way up and stay in memory. Convolutions at both ends, samplers, one residual block and the
 # layers around each transformer block are in no segment.](figures/11-unet-segments.svg)
 #
-# On its way down, a U-Net halves the image and adds channels at each level. On its way up it undoes
-# both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). The next cell
-# predicts the published U-Net's memory, without downloading or allocating anything.
+# On its way down, a U-Net halves the side of the image and adds channels at each level. On its way
+# up it undoes both, and each level also reads a *skip*, a result from the way down. Stable
+# Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). The next cell predicts the
+# published U-Net's memory, without downloading or allocating anything.
 #
 # **Predict.** The next figure shows nine levels: four on the way down (1 to 4), the middle (5), and
-# four on the way up (6 to 9). For which level does autograd save the most?
+# four on the way up (6 to 9). In which level does autograd save the most bytes?
 
 # %% id="guess-level"
 guess = None  # level, 1 to 9
@@ -84,16 +87,16 @@ plots.opposite_bars(levels, title=title)
 
 # %% [markdown] id="read-levels"
 # Most parameters are in the deep levels, where latents are 12 or 24 wide. Most activations are in
-# the top levels, 1 and 9. Level 9 has more than level 1, because on the way up each level has one
-# more block, and each block also reads a skip. So the first and the last level determine what
-# checkpointing saves, and the deep levels determine what an optimizer costs. (SDXL's transformer
-# blocks are in its deep levels, and so are most of its activations.)
+# the top levels, 1 and 9. Level 9 has more activations than level 1, because on the way up each
+# level has one more residual block, and also reads skips. So the top levels determine what
+# checkpointing saves, and the deep levels determine what an optimizer costs. SDXL is different: its
+# deep levels have most of the activations too.
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
-# We run the same layout with fewer channels. A hook counts how often each layer runs in one step.
-# If a layer ran once, its activations were kept; if twice, they were recomputed. The next table
-# lists the layers that ran once.
+# We run the same layout with fewer channels. A hook counts how often each layer runs in one step. A
+# layer that runs once keeps its activations; a layer that runs twice is recomputed. The next table
+# lists the layers that run once.
 
 # %% id="runs"
 narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
@@ -112,20 +115,21 @@ print(f"{once.total()} of {len(runs)} layers run once:")
 pd.DataFrame({"layers": once}).sort_index()
 
 # %% [markdown] id="read-runs"
-# As drawn above, every transformer block is a segment, and every residual block but one. The
-# table's layers are in no segment: the layers at both ends, the layers that read the timestep, all
-# samplers, the middle's first residual block, and a normalization and two projections around each
+# Every transformer block is a segment, and so is every residual block except one. The table's
+# layers are in no segment. They are the layers at both ends, the layers that read the *timestep*
+# (how noisy the input is), and everything that halves or doubles the side. The middle's first
+# residual block is in no segment either, nor are a normalization and two projections around each
 # transformer block.
-#
-# The call has no option for finer or coarser segments. Companion [11b](11b_images_and_speed.ipynb)
-# cuts the U-Net in other ways.
 #
 # ## How much of a whole step?
 #
-# Now we look at the whole step with PyTorch's default AdamW, in recorded predictions. The segments
-# are residual blocks and *whole* attention layers. The next table has three models, in float32
-# (`fp32`) and under autocast (`bf16-amp`), with fused attention (`sdpa`) and with eager attention,
-# which keeps its scores (`eager`).
+# Now we look at recorded predictions of the whole step, with PyTorch's default AdamW. Here the
+# segments are residual blocks and *whole* attention layers: transformer blocks, with the layers
+# around them.
+#
+# The next table shows by what percentage checkpointing lowers the step's peak. It has three models,
+# in float32 (`fp32`) or under autocast (`bf16-amp`). Attention is fused (`sdpa`), or eager
+# (`eager`), which keeps its scores.
 #
 # **Predict.** By what percentage does checkpointing lower SDXL's peak at batch 1, in float32 with
 # fused attention?
@@ -154,13 +158,14 @@ pd.Series(saves).unstack().map("{:.0%}".format)
 
 # %% [markdown] id="read-full-step"
 # "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. In the same
-# setting SD 1.5, which has smaller latents, saves next to nothing. No setting of the table saves
-# 62 % of SD 2.1's peak, or 68 % of SDXL's. Eager attention comes closest, since activations are
-# then a larger share of the peak. With 8-bit optimizer states, they are a larger share still.
+# setting checkpointing saves next to nothing for SD 1.5, which has smaller latents. No setting of
+# the table saves 62 % of SD 2.1's peak, or 68 % of SDXL's. Eager attention comes closest, since
+# activations are then a larger share of the peak. With 8-bit optimizer states, that share would be
+# larger still.
 #
-# We also recorded settings with 8-bit states and with the library's call. For each model, the next
-# table shows the six settings that save the most. (Its largest batches for an A100 are low
-# estimates, because they assume that gradients grow with the batch.)
+# So we also recorded settings with 8-bit states, and with the library's call. For each model, the
+# next table shows the six settings that save the most. Its columns `largest batch` are estimates
+# for an A100, mostly too low, since they count gradients as if they grew with the batch.
 
 # %% id="grid"
 grids = {model: recorded.tried(model) for model in ("sd21-unet", "sdxl-unet")}
@@ -179,12 +184,14 @@ print(f"SD 2.1 with latents of 64 x 64, the call: {call}; SDXL, a step: {spread}
 pd.concat(best)
 
 # %% [markdown] id="read-grid"
-# With 8-bit states and eager attention, SDXL reaches the tutorial's 68 %. In float32 with 8-bit
-# states, SD 2.1 reaches its 62 % on 15 images with latents of 64 x 64 (`size 64`) and fused
-# attention; eager attention comes close. The tutorial's code uses latents of this size, and with
-# them its batches of 4 and 12 both fit.
+# With 8-bit states and eager attention, SDXL reaches the tutorial's 68 %.
 #
-# What does the call save under the conditions of the tutorial's own code?
+# SD 2.1 reaches the tutorial's 62 % in float32 with 8-bit states and fused attention, on 15 latents
+# of 64 x 64 (`size 64`). With eager attention it comes close. The tutorial's code also uses latents
+# of 64 x 64, and at this size the tutorial's batches of 4 and 12 both fit on the A100.
+#
+# What does the call save in the tutorial's own measurement, forward and backward without an
+# optimizer?
 
 # %% id="source-pass"
 source = {}
@@ -200,10 +207,11 @@ by_source = [1 - less / more for more, less in zip(plain, switched, strict=True)
 dict(zip(kernels, map("{:.0%} less".format, by_source), strict=True))
 
 # %% [markdown] id="read-source-pass"
-# So "~40 % less memory" is right with eager attention, but not with today's default.
+# So "~40 % less memory" is right with eager attention, but not with fused attention, today's
+# default.
 #
-# With fused attention, checkpointing SDXL's whole step at batch 1 saved **nothing, to the byte**.
-# Why?
+# In the table of whole steps, checkpointing lowered SDXL's peak at batch 1 with fused attention by
+# **nothing, to the byte**. Why?
 
 # %% id="sdxl-peaks"
 ledgers = {}
@@ -215,18 +223,18 @@ title = "SDXL's U-Net, one image of 1024 pixels, float32, at the peak of the ste
 plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledgers))
 
 # %% [markdown] id="read-peaks"
-# A step has two peaks (chapter 01). Forward and backward hold parameters, states and activations.
-# The update holds parameters, states, gradients and, with PyTorch's default AdamW on a GPU, a
-# temporary copy of the parameters. SDXL has 2.6 billion parameters and here only one image, so the
-# update's peak is the higher one. Checkpointing lowers only the other peak, so it saves nothing
-# here. Lower the update first, with fused AdamW, 8-bit states, or fewer trainable parameters
-# (chapter 10).
+# A step has two peaks (chapter 01), one in forward and backward, and one in the update. Forward and
+# backward hold parameters, states and activations. The update holds parameters, states, gradients
+# and, with PyTorch's default AdamW on a GPU, a temporary copy of the parameters. SDXL has 2.6
+# billion parameters and here only one image, so the update's peak is higher. Checkpointing lowers
+# only the other peak, so it saves nothing here. In such a case, first lower the update's peak, with
+# fused AdamW, 8-bit states, or fewer trainable parameters (chapter 10).
 #
 # ## Which batch fits?
 #
-# With a fused update, parameters ($P$), gradients and AdamW's two states take $4P$. The rest of the
-# memory is for images. To find out how many fit, we tried larger and larger batches on an
-# *emulated* A100 until PyTorch's own allocator refused one.
+# Parameters, gradients and AdamW's two states take the same memory for every batch. The rest is for
+# images. To find out how many images fit, we tried larger and larger batches on an *emulated* A100
+# until PyTorch's own allocator refused one.
 #
 # **Predict.** SD 2.1 trains at 768 pixels in float32, with fused attention and without
 # checkpointing. What is the largest batch that fits on an 80 GB A100?
@@ -247,11 +255,13 @@ print(f"SD 2.1, plain: {on_80} images{beside(guess, on_80)}")
 pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
-# The tutorial's batches are 4 without checkpointing and 12 with it. With eager attention at 768
-# pixels, both are a little too large for the emulated A100, but the largest batches that fit also
-# have a ratio of three. The fused kernel alone allows a larger batch than eager attention with
-# checkpointing, and costs nothing. Under autocast, SDXL's batch 4 also fits with the fused kernel
-# alone.
+# The tutorial's batches for SD 2.1 are 4 without checkpointing and 12 with it. With eager attention
+# at 768 pixels, both batches are a little too large for the emulated A100. But as the tutorial
+# says, checkpointing makes the largest batch three times as large. Fused attention without
+# checkpointing allows a larger batch than eager attention with checkpointing.
+#
+# The tutorial needs checkpointing for SDXL's batch of 4. Under autocast with fused attention, this
+# batch fits without it.
 #
 # ## A trainer that draws
 #
@@ -259,8 +269,8 @@ pd.DataFrame({"largest batch": largest})
 # reads it with the words and predicts the noise. The loss is backpropagated through the U-Net
 # alone; the optimizer updates it, and the average follows.](figures/11-latent-step.svg)
 #
-# This is Stable Diffusion's training step at a small size, with diffusers' own parts. The images
-# are scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder, which
+# We build Stable Diffusion's training step at a small size, from diffusers' parts. The images are
+# scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder, which
 # makes latents of 8 x 8. Its loss is the error of the decoded image, plus a small penalty that
 # pulls the latents toward a normal distribution (`kl`).
 
@@ -289,20 +299,22 @@ for _ in range(100):
 print(f"mean squared error {error.item():.3f}")
 
 # %% [markdown] id="parts-text"
-# The scheduler adds noise of variance 1 and expects latents of about the same variance. So Stable
-# Diffusion multiplies its latents by 0.18215, one over *their* standard deviation. Tutorials copy
-# that number for every model. But our latents have a different mean and standard deviation in each
-# channel, so our `denoising_loss` uses those.
+# Diffusers' noise scheduler adds noise of variance 1, and expects latents of about that variance.
+# So Stable Diffusion multiplies its latents by 0.18215, which divides them by their standard
+# deviation. In our latents, each channel has its own mean and standard deviation. So
+# `denoising_loss` subtracts the mean and divides by the deviation, channel by channel.
 #
-# The U-Net reads the digit as text: `encoder_hidden_states`. Ten fixed vectors replace the frozen
-# text encoder; for ten words, its outputs would be fixed too.
+# The U-Net reads which digit to draw as text, from `encoder_hidden_states`. We have only ten words.
+# A frozen text encoder would always return the same ten outputs for them, so we replace it with ten
+# fixed vectors.
 #
 # `EMAModel` keeps an *exponential moving average* of the weights: after each update the average
-# moves toward the new weights, by a smaller share as training goes on. We draw with the average.
+# moves toward the new weights, by a smaller share as training goes on. At the end we draw with the
+# average.
 #
 # `update` needs three kinds of random numbers: the noise, the timesteps (how much noise is added),
-# and which images, about nine in ten, keep their text. It draws them for the whole effective batch
-# and then splits them, so they don't depend on the number of micro-batches.
+# and which images, about nine in ten, keep their text. It draws these numbers for the whole
+# effective batch and then splits them, so accumulation doesn't change them.
 
 # %% id="parts"
 betas = {"beta_start": 0.00085, "beta_end": 0.012}  # Stable Diffusion's
@@ -334,11 +346,11 @@ mean, deviation = some.mean((0, 2, 3), keepdim=True), some.std((0, 2, 3), keepdi
 
 # %% id="denoising-loss"
 def denoising_loss(unet, pixels, words, noise, times):
-    """Mean squared error of the noise that the U-Net predicts.
+    """Return the mean squared error of the noise that the U-Net predicts.
 
-    Clean latents are `vae.encode(pixels).latent_dist.mode()`, less `mean`, by
-    `deviation`, without gradients. `noising.add_noise(clean, noise, times)` is
-    what the U-Net sees, with `encoder_hidden_states=words`.
+    Clean latents are `vae.encode(pixels).latent_dist.mode()`, minus `mean`, divided
+    by `deviation`, without gradients. The U-Net sees
+    `noising.add_noise(clean, noise, times)`, with `encoder_hidden_states=words`.
     """
     ### BEGIN SOLUTION
     with torch.no_grad():  # mode(), not sample(): draws nothing
@@ -376,25 +388,26 @@ def is_right_by_hand():
         level = noise.mean().item()
         clean = asked["x"][:, 0, 0, 0] - (1 - kept) ** 0.5 * level
         clean = [round(number, 3) for number in (clean / kept**0.5).tolist()]
-        said = f"From a mode of 3, mean 1 and deviation 2, clean latents are {clean}."
+        said = f"With mode 3, mean 1 and deviation 2, clean latents are {clean}, not 1."
         assert clean == [1, 1], said
         assert not asked["x"].requires_grad, "The frozen encoder's graph is kept."
-        assert torch.equal(asked["times"], times), "The U-Net is told other times."
-        assert torch.equal(asked["words"], words), "The U-Net is told other words."
-        said = f"A U-Net that says 0 of noise {level:g} has a loss of {loss:.3f}."
+        assert torch.equal(asked["times"], times), "The U-Net gets the wrong times."
+        assert torch.equal(asked["words"], words), "The U-Net gets the wrong words."
+        said = f"A U-Net that predicts 0 for noise {level:g} has a loss of {loss:.3f}."
         assert loss == level**2, said
-        assert loss.requires_grad, "The loss has no graph: only `clean` goes without."
+        assert loss.requires_grad, "The loss has no graph: only `clean` needs none."
 
 
 # %% [markdown] id="write-update"
-# **Write.** The loop of `update`; `ema.step` takes the U-Net's parameters.
+# **Write.** The rest of `update`. Micro-batches may differ in length; the loss is the mean over all
+# images. `ema.step` takes the U-Net's parameters.
 
 
 # %% id="update"
 def update(unet, optimizer, ema, pixels, digits, num=1):
-    """Do one update in `num` micro-batches, then `ema.step`; give the update's loss.
+    """Do one update in `num` micro-batches, then `ema.step`; return the update's loss.
 
-    A piece is what `denoising_loss` takes beside the U-Net, in its order.
+    Zipped, `pieces` are the arguments of `denoising_loss` after the U-Net, in order.
     """
     noise = torch.randn(len(pixels), 2, 8, 8)
     times = torch.randint(noising.config.num_train_timesteps, digits.shape)
@@ -415,7 +428,7 @@ def update(unet, optimizer, ema, pixels, digits, num=1):
 
 # %% id="check-update"
 # @title Check: run this cell
-@blanks.check("update", "return the loss of an update")
+@blanks.check("update", "return the update's loss")
 def updates_once():
     unet, averaged = nn.Linear(1, 1, bias=False), []
     nn.init.ones_(unet.weight)
@@ -439,10 +452,10 @@ def updates_once():
             loss = update(
                 unet, SGD(unet.parameters(), lr=0.01), ema, pixels, digits, num
             )
-            said = f"num={num}: call backward for each piece before the next one."
+            said = f"num={num}: call backward for each micro-batch before the next."
             assert back == [*range(1, num + 1)], said
             right = weight**2 * per_weight
-            said = f"num={num}, 5 images: the loss is {loss:.3f}, and not {right:.3f}."
+            said = f"num={num}, 5 images: the loss is {loss:.3f}, not {right:.3f}."
             assert abs(loss - right) < 1e-4, said
             weight -= 0.01 * 2 * weight * per_weight
             off = abs(unet.weight.item() - weight)
@@ -450,7 +463,7 @@ def updates_once():
             assert off < 1e-5, said
             times = len(averaged)
             assert times == 1, (
-                f"num={num}: the average moved {times} times in an update."
+                f"num={num}: the average moved {times} times in an update, not once."
             )
             said = "The average moved before the weights did."
             assert averaged[0] == unet.weight.item(), said
@@ -460,7 +473,7 @@ def updates_once():
 # Does the U-Net learn the same with checkpointing and accumulation? A U-Net normalizes channels
 # within one image, not over the batch, and the random numbers are those of the effective batch. So
 # accumulation changes only the order of a sum. Checkpointing changes nothing; on a CPU, not even a
-# bit. The next two cells compare the training and the memory; `num` is the number of micro-batches.
+# bit. The next cells compare training and memory; `num` is the number of micro-batches.
 
 
 # %% id="same"
@@ -485,14 +498,15 @@ in_mib = pd.DataFrame(rows).T / MIB
 in_mib.loc[:, in_mib.max() >= 0.05].T.round(1).rename_axis("MiB")
 
 # %% [markdown] id="read-trainer-peaks"
-# Both techniques lower the activations. With micro-batches gradients rise, because their sum is in
-# memory during the next forward. `parameters` are the U-Net's and the autoencoder's. `inputs` are
-# the images and **the average, one more copy of the U-Net's weights**. No technique of this course
-# makes that copy smaller. (It's used once per update, so you can keep it in the host's memory.)
+# Both techniques lower the activations. With micro-batches, the peak holds more gradients, because
+# their sum stays in memory between micro-batches. `parameters` are the U-Net's and the
+# autoencoder's. `inputs` are the images and **the average, one more copy of the U-Net's weights**.
+# No technique of this course makes that copy smaller. (It's used once per update, so you can keep
+# it in the host's memory.)
 #
 # Now we train, with checkpointing and two micro-batches. There is time for only a few updates, so
-# the U-Net sees only the 30 images of each digit that are closest to the digit's mean. Losses
-# differ a little between machines. For comparison: always predicting zero noise has a loss of 1.
+# the U-Net sees only the 30 images of each digit that are closest to the digit's mean. For
+# comparison: a model that always predicts zero noise has a loss of 1.
 
 # %% id="typical"
 typical = []
@@ -520,11 +534,11 @@ plots.training_curves({"both techniques": means}, **words)
 # %% [markdown] id="sample-text"
 # Does a low loss mean good pictures? To draw, we start with pure noise and, step by step, remove
 # the noise that the U-Net predicts. *Guidance* makes drawings clearer: the difference between the
-# predictions with and without the word counts three times. The U-Net learned to predict without a
-# word too, since one training image in ten had none.
+# predictions with and without the word counts three times. (The U-Net learned to predict without a
+# word too, since one training image in ten had none.)
 #
-# A classifier (nearest neighbor among the real digits) then reads the drawings of three models: the
-# untrained U-Net, the U-Net after the last update (*raw*), and the average.
+# A nearest-neighbor classifier then reads the drawings of three models: the untrained U-Net, the
+# U-Net after the last update (*raw*), and the average.
 
 
 # %% id="sample"
@@ -563,8 +577,9 @@ print("raw and averaged, at least seven of ten are:",
       min(shares["raw"], shares["averaged"]) >= 0.7)  # fmt: skip
 
 # %% [markdown] id="frozen-encoder"
-# Here the frozen encoder is small. At the published size it may set the peak of the whole step
-# (companion 11b).
+# Here the frozen encoder is small. At the published size, the encoder may set the peak of the whole
+# step. Companion [11b](11b_images_and_speed.ipynb) shows such a step, and cuts the U-Net into other
+# segments.
 #
 # ## Verdicts
 
@@ -576,21 +591,21 @@ called |= {
 }
 predicted = {"how": "predicted", "device": "CUDA kernels", "cell": "grid"}
 claims.Verdicts(
-    claims.Verdict("E06", "holds if", "Its shares are right for the latents of the "
-        "source's own code, in float32 with 8-bit states: the first at batch 4 with "
-        "eager attention, the second at batch 15 with the fused kernel, and nearly "
-        "with eager. An A100 takes many more images of that size than the table says; "
-        "of 768 pixels fewer, if eager with float32 states.",
+    claims.Verdict("E06", "holds if", "Its shares are right for the source's own "
+        "latent size, in float32 with 8-bit states: the first at batch 4 with eager "
+        "attention, the second at batch 15 with the fused kernel, and nearly with "
+        "eager. An A100 fits many more images of that size than the table says, but "
+        "fewer of 768 pixels with eager attention and float32 states.",
         ", ".join(f"{step}: {saves}" for step, saves in call.items()),
         tried={**sd, "saved by the call": called}, **predicted),
     claims.Verdict("E07", "holds if", "68 % is right for eager attention and 8-bit "
-        "states. With fused attention and PyTorch's AdamW it is far less, and batch 4 "
-        "needs no checkpointing under autocast.",
+        "states. With fused attention and PyTorch's AdamW, the saving is far less, and "
+        "under autocast, batch 4 needs no checkpointing.",
         f"a step saves {spread}",
         tried=sdxl, **predicted),
     claims.Verdict("E10", "built", "A latent diffusion trainer with a frozen encoder "
-        "in the step and a checkpointed U-Net is the same training, learns, and takes "
-        "less memory.", f"{in_mib.peak.iloc[0]:.1f} MiB, with both techniques "
+        "in the step and a checkpointed U-Net trains as the plain one does, learns, "
+        "and needs less memory.", f"{in_mib.peak.iloc[0]:.1f} MiB; both techniques: "
         f"{in_mib.peak.iloc[-1]:.1f} MiB", "counted", "trainer-peaks"))  # fmt: skip
 
 # %% [markdown] id="end"
@@ -598,10 +613,9 @@ claims.Verdicts(
 #
 # - Say where a U-Net's bytes are and what `enable_gradient_checkpointing()` wraps.
 # - Find the settings under which a published table is right, or show that there are none.
-# - Before you lower a peak, find out which phase of the step has the higher one, backward or the
-#   update.
-# - Train a latent diffusion model so that the micro-batch changes memory and nothing else.
+# - Before you lower a peak, find out whether backward or the update sets it.
+# - Train a latent diffusion model so that the micro-batch size changes only the memory.
 #
-# In lab 08, `lab08_fit_the_unet`, you fit a U-Net's training under a memory cap, and the U-Net has
-# to learn its images. The companion 11c, `11c_diffusion_transformers`, asks the same questions of
-# Stable Diffusion 3.5 and Flux, which are transformers.
+# In lab 08, `lab08_fit_the_unet`, you fit a U-Net's training under a memory cap. The companion 11c,
+# `11c_diffusion_transformers`, asks the same questions of Stable Diffusion 3.5 and Flux, which are
+# transformers.

@@ -15,12 +15,12 @@ FILLINGS = {
             "clean latents are [13.0, 13.0]", "latent_dist.mode() -", "latent_dist.sample() -"
         ),
         "predicts_the_latents": wrong(
-            "of noise 0 has a loss of 1.000", "F.mse_loss(seen, noise)", "F.mse_loss(seen, clean)"
+            "for noise 0 has a loss of 1.000", "F.mse_loss(seen, noise)", "F.mse_loss(seen, clean)"
         ),
         "adds_no_noise": wrong(
             "clean latents are [1.0", "noising.add_noise(clean, noise, times)\n", "clean\n"
         ),
-        "takes_the_distance": wrong("0 of noise 2 has a loss of 2.000", "mse_loss", "l1_loss"),
+        "takes_the_distance": wrong("0 for noise 2 has a loss of 2.000", "mse_loss", "l1_loss"),
         "never_has_a_graph": wrong(
             "The loss has no graph",
             *("    return F.", "    with torch.no_grad():\n        return F."),
@@ -59,7 +59,7 @@ FILLINGS = {
             "the average moved 0 times", "    ema.step(unet.parameters())\n", ""
         ),
         "holds_all_graphs": wrong(
-            "backward for each piece before the next",
+            "backward for each micro-batch before the next",
             *("        loss.backward()\n        total += loss.item()", "        total += loss"),
             *("    optimizer.step()", "    total.backward()\n    optimizer.step()"),
             *("return total", "return total.item()"),
