@@ -2,8 +2,8 @@
 # # Images and speed
 #
 # This companion of chapter 11 is optional: no lab and no later chapter needs it. You compare
-# segments on two U-Nets, find out how large an image may be, see what an autoencoder costs with and
-# without freezing, and measure how many images a second your GPU processes.
+# segments on two U-Nets, find out how large an image may be and what an autoencoder costs, and
+# measure how many images a second your GPU processes.
 #
 # **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
 
@@ -28,23 +28,22 @@ from tutorial_lib.units import GIB, Bytes
 # ## Which segments suit which U-Net?
 #
 # You can choose your own segments by replacing a module's `forward`, as in chapter 05. We cut
-# Stable Diffusion 2.1 in three ways: into the nine levels of chapter 11's first figure, into
-# residual blocks and *whole* attention layers ("blocks"), and by the library's call,
-# `enable_gradient_checkpointing()`. The table predicts how much memory one image adds to parameters
-# and gradients.
+# Stable Diffusion 2.1 in three ways: into chapter 11's nine levels, into residual blocks and
+# *whole* attention layers ("blocks"), and by the library's call, `enable_gradient_checkpointing()`.
+# The next table predicts how much memory one image takes, besides parameters and gradients.
 
 
 # %% id="through"
 @contextlib.contextmanager
 def through(modules):
-    """Run modules under `checkpoint(..., use_reentrant=False)` for a while."""
+    """Within the context, run modules in `checkpoint(..., use_reentrant=False)`."""
     for module in modules:
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
     try:
         yield
     finally:
         for module in modules:
-            del module.forward  # what is left is its class's
+            del module.forward  # its class's forward is back
 
 
 # %% id="bench"
@@ -66,17 +65,18 @@ with memory.predicting():
             report = memory.measure(lambda: loss().backward(), model=unet, warmup=0)
         added = report.peak_bytes - report.baseline_bytes
         an_image[name] = str(Bytes(added / 16))
-pd.DataFrame({"an image": an_image})
+pd.DataFrame({"per image": an_image})
 
 # %% [markdown] id="sdxl-text"
-# Coarser segments are not better. Next to nothing is kept between the nine levels, but while the
-# last level is recomputed, all of its activations are in memory at once. "Blocks" need less memory
-# than the library's call, because they include the layers that the call leaves out.
+# The coarsest segments, the nine levels, need more memory than the others. They keep next to
+# nothing, only the levels' inputs. But while the last level is recomputed, all of its activations
+# are in memory at once. "Blocks" need less memory than the library's call, because they include the
+# layers that the call leaves out.
 #
-# Is that true of every U-Net? The next cell compares both on SDXL, with one image of 1024 x 1024
-# pixels. It prints, from recorded predictions, how much memory backward adds to parameters and
-# states. Most of that is gradients, which are the same for both, so the difference is in
-# activations.
+# Do "blocks" need less than the call in every U-Net? The next cell compares the two on SDXL, with
+# one image of 1024 x 1024 pixels. From recorded predictions, it prints how much memory backward
+# needs besides parameters and states. Most of that is gradients, which take the same memory in
+# both.
 
 # %% id="bench-sdxl"
 rows = recorded.load("predicted").rows
@@ -85,14 +85,14 @@ for way in ("per-block", "library-switch"):
     print(f"{way:<14} {Bytes(report['phases']['backward'] - report['baseline_bytes'])}")
 
 # %% [markdown] id="sizes-text"
-# On SDXL, the library's call needs less memory than "blocks", because one attention layer holds two
-# to ten transformer blocks. "Blocks" recomputes a whole layer at once; the library's call
-# recomputes one transformer block at a time.
+# On SDXL, the library's call needs less memory than "blocks", because one attention layer of SDXL
+# holds two to ten transformer blocks. "Blocks" recomputes them all at once; the library's call
+# recomputes one at a time.
 #
 # ## How large may the image be?
 #
 # Twice the side means four times the pixels, and sixteen times the *pairs* of pixels. A fused
-# attention kernel keeps a few numbers for each pixel. Eager attention also keeps the scores, a
+# attention kernel keeps a few numbers for each pixel. Eager attention also keeps the scores, one
 # number for each pair.
 #
 # **Predict.** With eager attention, by what factor do SD 2.1's saved bytes grow if an image's side
@@ -122,18 +122,18 @@ plots.growth(curves, xlabel="side of the image in pixels (both axes logarithmic)
              title="SD 2.1's U-Net, saved for one image, float32")  # fmt: skip
 
 # %% [markdown] id="read-sizes"
-# Both axes are logarithmic, so a power is a straight line. The fused line is straight: four times
-# the bytes for four times the pixels. The eager line bends upwards, because for small images most
-# of its bytes belong to pixels, and for large images most belong to pairs.
+# The fused line is straight: four times the bytes for four times the pixels. The eager line bends
+# upwards: for small images, most of the memory holds numbers for single pixels, and for large
+# images, scores for pairs of pixels.
 #
-# So with fused attention, one number describes this U-Net's memory: its bytes per pixel. The side
-# of the largest image follows from a square root:
+# So with fused attention, one number describes what this U-Net keeps: its bytes per pixel. From
+# that number we can compute how large an image fits on a card:
 
 # %% id="largest-image"
 states = 16 * Recipe("sd21-unet").num_parameters  # parameters, gradients, two states
 per_pixel = fused[1024] / 1024**2
 side = int(((80 * GIB - states) / per_pixel) ** 0.5) // 64 * 64
-print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {side}")
+print(f"{per_pixel / 1024:.2f} KiB per pixel; 80 GiB fit one image of {side} x {side}")
 
 # %% [markdown] id="frozen-text"
 # Because the image's size matters so much, Stable Diffusion trains on latents: 64 x 64 x 4 values
@@ -141,12 +141,12 @@ print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {sid
 #
 # ## What does the frozen autoencoder cost?
 #
-# The trainer in chapter 11's tutorial freezes the autoencoder only `if use_checkpointing`, but it
-# encodes under `no_grad`. Is either precaution enough by itself? The next cell encodes an image of
-# 512 x 512 pixels in three ways: with trainable weights, with `requires_grad_(False)`, and under
-# `no_grad`.
+# The trainer of chapter 11's tutorial freezes the autoencoder only `if use_checkpointing`, but it
+# always encodes under `no_grad`. Is either precaution enough by itself? The next cell encodes an
+# image of 512 x 512 pixels in three ways: with trainable weights, with `requires_grad_(False)`, and
+# under `no_grad`.
 #
-# **Predict.** With trainable weights, how many GiB wait for backward?
+# **Predict.** With trainable weights, how many GiB does the encoder keep for backward?
 
 # %% id="guess-frozen"
 guess = None  # GiB
@@ -169,14 +169,14 @@ pd.DataFrame(rows).T
 
 # %% [markdown] id="read-frozen"
 # Frozen weights are enough, and so is `no_grad`: nothing is saved for backward, and only a short
-# peak is left. If the autoencoder is trainable by mistake, it keeps gigabytes for gradients that
-# nobody applies.
+# peak is left. If the autoencoder is trainable by mistake, it keeps gigabytes for gradients that no
+# optimizer uses.
 #
 # ## The whole step at the published size
 #
 # Next we predict chapter 11's training step at the published size. It trains Stable Diffusion 2.1
-# on eight images of 768 x 768 pixels, with fused AdamW and a checkpointed U-Net. The weights'
-# moving average (EMA) is on the GPU too. The autoencoder runs *inside* the step, frozen and under
+# on eight images of 768 x 768 pixels, with fused AdamW, a checkpointed U-Net, and the weights'
+# moving average (EMA) on the GPU. The autoencoder runs *inside* the step, frozen and under
 # `no_grad`.
 #
 # **Predict.** At the step's peak, how many GiB does the frozen autoencoder's encoding take?
@@ -212,22 +212,22 @@ report
 
 # %% [markdown] id="read-published"
 # With the U-Net checkpointed, the peak is **not the U-Net's**. It comes before the U-Net's forward
-# (the report calls that phase `zero`), while the encoder processes images of 768 x 768. Its tensors
-# are freed one after the other, so the report calls them `temporary`. The moving average, one more
-# copy of the U-Net's weights, is listed under `inputs`.
+# (the report calls that phase `zero`), while the encoder processes images of 768 x 768. The
+# encoder's tensors are freed one after the other, so the report calls them `temporary`.
 #
-# There are three fixes. `vae.enable_slicing()` encodes one image at a time, and the peak is then in
-# the U-Net's backward. Smaller micro-batches lower both peaks. If the latents are computed once,
-# before training, the encoder isn't in the step at all.
+# There are three fixes. With `vae.enable_slicing()` the encoder takes one image at a time, and the
+# peak is then in the U-Net's backward. Smaller micro-batches lower both peaks. If the latents are
+# computed once, before training, the encoder isn't in the step at all.
 #
 # ## Images a second
 #
-# The tutorial of chapter 11 promises "2.7 times the throughput" for a transformer of 50 layers that
-# goes from batch 4 to a checkpointed batch of 12. The tutorial uses the same two batches for SD
-# 2.1's U-Net. Can either model process 2.7 times as many samples *a second*? Then a step with 12
-# samples can take at most 11 % longer than a step with 4, since 3 / 1.11 is 2.7. Yet the larger
-# step does more than three times the work: it has three times the samples, and runs each block's
-# forward twice. We count that work:
+# The tutorial promises "2.7 times the throughput" for a transformer of 50 layers that goes from
+# batch 4 to a checkpointed batch of 12. It uses the same two batches for SD 2.1's U-Net. Can either
+# model process 2.7 times as many samples *a second*?
+#
+# For that, a step with 12 samples may take only 11 % longer than a step with 4, since 3 / 1.11 is
+# 2.7. But the larger step does more than three times the work: it has three times the samples, and
+# runs each block's forward twice. We count that work:
 
 
 # %% id="throughput-flops"
@@ -242,14 +242,14 @@ def flops(model, way):
 ratio = {}
 for model, way in (("transformer-50", "per-block"), ("sd21-unet", "library-switch")):
     ratio[model] = 3 * flops(model, way) / flops(model, "none")
-    print(f"{model}: three times the batch has {ratio[model]:.1f} times the FLOPs;")
-    print(f"a GPU that is busy in both does {3 / ratio[model]:.2f} times the samples")
+    print(f"{model}: three times the batch takes {ratio[model]:.1f} times the FLOPs;")
+    print(f"a busy GPU then does {3 / ratio[model]:.2f} times the samples per second")
 
 # %% [markdown] id="batch-text"
 # Does the larger batch fit? Take a GPU on which a plain step with 4 samples just fits. Does a step
-# with 12 samples fit there too, if each block is checkpointed? The next cell predicts both peaks
-# with fused AdamW, in two settings: fused attention under autocast to bfloat16, and eager attention
-# in float32.
+# with 12 samples fit there too, if each block is checkpointed? For the transformer of 50 layers,
+# the next cell predicts both peaks with fused AdamW, in two settings: fused attention under
+# autocast to bfloat16, and eager attention in float32.
 
 # %% id="threefold"
 peaks, batches = {}, {"4, plain": (4, "none"), "12, checkpointed": (12, "per-block")}
@@ -264,15 +264,15 @@ peaks = pd.DataFrame(peaks).T
 share = peaks["12, checkpointed"] / peaks["4, plain"]
 faster = {model: 3 / times for model, times in ratio.items()}
 speed = f"{min(faster.values()):.2f} to {max(faster.values()):.2f} times the samples"
-speed += " a second"
+speed += " per second"
 needed = f"need {share.min():.0%} to {share.max():.0%} of what 4 need"
 print(f"12, checkpointed, {needed}; a busy GPU does {speed}. Peaks in GiB, predicted:")
 (peaks / GIB).round(1)
 
 # %% [markdown] id="busy"
-# Three times the batch fits. But a GPU that is already busy at batch 4 gets slower with
-# checkpointing. Is yours busy? The next cell needs a GPU. It measures SD 2.1's training step at
-# growing batches, with and without the library's call.
+# Three times the batch fits. But a GPU that is already busy at batch 4 processes fewer samples a
+# second at a checkpointed batch of 12. Is yours busy? The next cell, which needs a GPU, measures SD
+# 2.1's training step at growing batches, with and without the library's call.
 
 
 # %% id="on-a-gpu"
@@ -282,7 +282,7 @@ def reading(num, way, **choices):
     step, model, optimizer = recipe.make_step("cuda")
     report = memory.measure(step, model=model, optimizer=optimizer, repeats=5)
     speed = num / statistics.median(report.step_seconds or [float("nan")])
-    return {"peak": str(report.peak_bytes), "images a second": round(speed, 2)}
+    return {"peak": str(report.peak_bytes), "images per second": round(speed, 2)}
 
 
 speeds, ways = {}, ("none", "library-switch")
@@ -299,15 +299,16 @@ if torch.cuda.is_available():
 pd.DataFrame(speeds).T
 
 # %% [markdown] id="read-speed"
-# (The table is empty without a GPU.) Is batch 12 with the call 2.7 times as fast as batch 4 without
-# it? If images per second still grow with the batch, the smaller batch didn't keep the GPU busy.
+# (The table is empty without a GPU.) With the call, does batch 12 process 2.7 times as many images
+# a second as batch 4 without it? If images per second still grow with the batch, the smaller batch
+# didn't keep the GPU busy.
 
 # %% id="verdict-throughput"
 fits = {name: 3 if part <= 1 else 1 for name, part in share.items()}  # times the batch
 claims.Verdicts(
     claims.Verdict("E02", "partly", "Three times the batch fits if the blocks need far "
         "more than the logits. It costs more than three times the arithmetic, so a "
-        "busy GPU gets slower; only one that idled at the small batch could gain.",
+        "busy GPU gets slower; only a GPU that idled at the small batch could gain.",
         f"12, checkpointed, {needed}; {speed} when busy",
         "computed", "threefold", tried={"largest batch": fits, "throughput": faster}),
 )  # fmt: skip
