@@ -3,12 +3,11 @@
 #
 # From 2024 on, most new image models are transformers: Stable Diffusion 3 and 3.5, Flux, PixArt,
 # Sana. Like chapter 11's U-Net they learn to remove noise from latents, but they have neither
-# levels nor skips. In this chapter you find out where their bytes are, what
-# `enable_gradient_checkpointing()` leaves in memory, and which step fits which card. Then you write
-# such a model's loss, and check that checkpointing and accumulation together leave its training the
-# same.
+# levels nor skips. You find out where their bytes are, what `enable_gradient_checkpointing()`
+# leaves in memory, and which step fits which card. Then you write such a model's loss, and check
+# that checkpointing and accumulation don't change its training.
 #
-# The chapter is a companion: no lab and no later chapter needs it. Read chapter 11 first.
+# No lab and no later chapter needs this companion. Read chapter 11 first.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -55,11 +54,11 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # The first line's linear layer is the block's *modulation*.
 #
-# **Write.** `run_block`: the three lines above, with the layers of a diffusers block. They are
-# `block.norm1.linear` (after `F.silu`), `block.attn`, `block.ff`, and `block.norm2` for both norms,
-# which have no weights. The modulation's result has the order shift, scale, gate, shift, scale,
-# gate. Give each of the six the shape `(batch, 1, width)`, so that it is broadcast over the image's
-# tokens.
+# **Write.** `run_block`, the three lines above. In a diffusers block, the modulation is
+# `block.norm1.linear`, attention is `block.attn`, the MLP is `block.ff`, and `block.norm2` serves
+# as both norms, which have no weights. The modulation returns shift, scale, gate, shift, scale,
+# gate, in this order. Give each of the six the shape `(batch, 1, width)`, so that it is broadcast
+# over the tokens.
 
 
 # %% id="run-block"
@@ -75,7 +74,7 @@ def run_block(block, x, c):
 
 # %% id="check-run-block"
 # @title Check: run this cell
-@blanks.check("run_block", "return a tensor of the shape of x")
+@blanks.check("run_block", "return a tensor shaped like x")
 def runs_as_diffusers_does():
     torch.manual_seed(0)
     block = sd3.SD3SingleTransformerBlock(64, 4, 16)  # width, heads, width of a head
@@ -90,11 +89,11 @@ def runs_as_diffusers_does():
     ):
         seen, right = run_block(of, x, c), of(x, c)
         assert seen.shape == x.shape, (
-            f"x is {tuple(x.shape)}, and you return {seen.shape}."
+            f"x has shape {tuple(x.shape)}, but you return {seen.shape}."
         )
-        assert seen.requires_grad, "What you return has no graph."
+        assert seen.requires_grad, "The tensor that you return has no graph."
         off = ((seen - right).norm() / right.norm()).item()
-        assert off < 1e-5, f"{part} it is {off:.1%} away from what diffusers computes."
+        assert off < 1e-5, f"{part}, you are {off:.1%} away from diffusers' result."
 
 
 # %% [markdown] id="predict-modulation"
@@ -109,7 +108,7 @@ guess = None  # %
 
 # %% id="modulation"
 def by_layer(model, kept, parts):
-    """Bytes of each part: its parameters, and what autograd keeps in it."""
+    """Return each part's bytes: of its parameters, and of what autograd keeps."""
     found = {}
     for name, prefixes in parts.items():
         starts = tuple(f"{prefix}." for prefix in prefixes)
@@ -138,10 +137,9 @@ plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-modulation"
 # The modulation has a third of the parameters, and almost no activations: it runs once per image,
-# not once per token. So checkpointing saves nothing on it, while its gradients and AdamW's states
-# take three times as much as its weights. But its scales and gates *multiply* large tensors, and
-# autograd keeps these: *norms, gates* in the figure. (PixArt shares one modulation among all
-# blocks.)
+# not once per token. So checkpointing saves nothing in the modulation, while its gradients and
+# AdamW's states take three times as much memory as its weights. But its scales and gates *multiply*
+# large tensors, and autograd keeps those large tensors (*norms, gates* in the figure).
 #
 # ## Where are the bytes?
 #
@@ -152,7 +150,7 @@ plots.opposite_bars(found, title=title)
 # pixels (4096 tokens) and its text (333 tokens).
 #
 # **Predict.** In chapter 11, some levels of a U-Net kept far more than ten times as much as others.
-# In this transformer, how much does the heaviest block keep, as a multiple of the lightest?
+# In this transformer, what is the ratio of the block that keeps most to the block that keeps least?
 
 # %% id="guess-flat"
 guess = None  # times
@@ -171,7 +169,7 @@ blocks = [[f"transformer_blocks.{i}"] for i in range(24)]
 each = by_layer(medium, kept, dict(enumerate(blocks)))
 sizes = [block["activations"] for block in each.values()]
 flat = max(sizes) / min(sizes)
-print(f"heaviest by lightest: {flat:.1f}{beside(guess, flat)}")
+print(f"heaviest over lightest: {flat:.1f}{beside(guess, flat)}")
 
 # %% id="depth-figure"
 parts = {"before": ["pos_embed", "time_text_embed", "context_embedder"]}
@@ -183,14 +181,14 @@ title = "SD 3.5 Medium, one image of 1024 pixels, float32, predicted"
 plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-depth"
-# Every block keeps about the same, and parameters are spread evenly too. So no block is better to
-# checkpoint than another, and chapter 06's rule for equal blocks holds: one segment per block.
+# Every block keeps about the same, and parameters are spread evenly too. So chapter 06's rule for
+# equal blocks holds: one segment per block.
 #
 # ## What does the switch wrap?
 #
-# The *switch* is the call `enable_gradient_checkpointing()`. If a layer runs once in a step, its
-# activations are kept; if it runs twice, they are recomputed. With a hook on each layer, chapter 11
-# found that the U-Net's switch leaves many layers out.
+# The *switch* is the call `enable_gradient_checkpointing()`. A layer that runs once in a step keeps
+# its activations; a layer that runs twice is recomputed. In chapter 11, a hook on each layer showed
+# that the U-Net's switch leaves many layers out.
 #
 # **Write.** `count_runs`, which returns how often each layer runs in one `step()`, by name. A layer
 # is a module without children. `register_forward_pre_hook` returns a handle, and `handle.remove()`
@@ -199,7 +197,7 @@ plots.opposite_bars(found, title=title)
 
 # %% id="count-runs"
 def count_runs(model, step):
-    """How often each layer of a model runs in one step: a `Counter` by name."""
+    """Return how often each layer runs in one step, as a `Counter` by name."""
     runs = Counter()
     ### BEGIN SOLUTION
     handles = []
@@ -227,13 +225,13 @@ def counts_layers_in_one_step():
     runs = dict(count_runs(model, step))
     assert len(steps) == 1, f"`step` was called {len(steps)} times, not once."
     right = {"0": 1, "1.0": 2, "1.1": 2}
-    assert "1" not in runs, "Module 1 has children, so it is no layer."
-    assert runs == right, f"The layers ran {right} times, and you count {runs}."
+    assert "1" not in runs, "Module 1 has children, so it isn't a layer."
+    assert runs == right, f"The layers ran {right} times, but you count {runs}."
     more = count_runs(model, step)
     before = dict(more)
     step()
     assert more == before, (
-        "After the step the hooks are still there and go on counting."
+        "After the step, the hooks are still there and keep counting."
     )
 
 
@@ -242,7 +240,7 @@ def counts_layers_in_one_step():
 # blocks. The small Flux has two blocks with two streams, then three with one stream, where text and
 # image tokens are one sequence.
 #
-# **Predict.** With the switch on, how many of the first model's layers run once?
+# **Predict.** With the switch on, how many of the small Stable Diffusion's 130 layers run once?
 
 # %% id="guess-outside"
 guess = None  # layers
@@ -271,16 +269,18 @@ pd.DataFrame(tables).fillna(0).astype(int)
 # patches. Every block is a segment, modulation included. So the switch leaves two things in memory:
 # the blocks' inputs (the *boundaries*) and the activations of the ends.
 #
-# **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two inputs, image tokens
-# and text tokens, and both wait for backward. (Flux's one-stream blocks join them inside. Ignore
-# `c`, which is small.) The width is `num_attention_heads * attention_head_dim`. `config` is a dict.
-# Flux has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; Stable
-# Diffusion's `config` lacks the second key.
+# **Write.** `boundaries`: the bytes of all blocks' inputs, for one image. Each block has two
+# inputs, image tokens and text tokens, and both stay in memory until backward. Flux's one-stream
+# blocks get the same two inputs, and join them inside. Ignore `c`, which is small.
+#
+# `config` is a dict. The width is its `num_attention_heads` times its `attention_head_dim`. Flux
+# has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; Stable Diffusion's
+# `config` lacks the key `num_single_layers`.
 
 
 # %% id="boundaries"
 def boundaries(config, tokens, num_bytes=4):
-    """Bytes that blocks keep of one image; `tokens` are those of image and text."""
+    """Return the bytes that blocks keep for one image; `tokens` is image plus text."""
     ### BEGIN SOLUTION
     width = config["num_attention_heads"] * config["attention_head_dim"]
     blocks = config["num_layers"] + config.get("num_single_layers", 0)
@@ -299,9 +299,7 @@ def has_the_bytes_of_all_blocks():
         ({"num_single_layers": 5}, {}, 8 * 10 * 16 * 4),
     ):
         seen = boundaries(narrow | more, 10, **options)
-        said = (
-            f"{narrow | more}, 10 tokens, {options}: {seen!r} bytes, and not {right}."
-        )
+        said = f"{narrow | more}, 10 tokens, {options}: {seen!r} bytes, not {right}."
         assert seen == right, said
 
 
@@ -324,12 +322,12 @@ pd.Series({name: str(Bytes(num)) for name, num in rows.items()})
 #
 # ```text
 # A B       one block of each kind
-# A A B     less the first line: what one more A adds
-# A B B     less the first line: what one more B adds
+# A A B     minus the first line: what one more A adds
+# A B B     minus the first line: what one more B adds
 # ```
 #
 # The total is linear in the numbers of blocks, as long as the peak stays at the same moment of the
-# step. The next cells check that once.
+# step. The cell after the next checks this rule on a model of five blocks.
 
 
 # %% id="line"
@@ -361,17 +359,16 @@ def by_line(name, blocks, **choices):
 lean = {"precision": "bf16-amp", "checkpointing": "library-switch"}
 direct = sum(at_peak("sd35-medium", 3, 2, **lean).values())
 line = sum(by_line("sd35-medium", (3, 2), **lean).values())
-print(f"three and two blocks, by the line and predicted: {line / direct:.4f}")
+print(f"three and two blocks, line over prediction: {line / direct:.4f}")
 
 # %% [markdown] id="predict-flux"
 # Now we predict both published models, on one image of 1024 pixels. In Stable Diffusion 3.5 Medium
 # we train all weights, under autocast to bfloat16, with fused AdamW. In Flux.1-dev, which has 11.9
 # billion parameters, the weights are bfloat16 and frozen, and we train LoRA matrices of rank 16
 # (chapter 10). Latents and text embeddings were computed beforehand, so the autoencoder and the
-# text encoders are not on the card. (One encoder, T5-XXL, takes about 9 GiB in bfloat16.) The CUDA
-# context isn't counted.
+# text encoders are not on the card. The CUDA context isn't counted.
 #
-# **Predict.** With the switch, how many GiB does Flux's step need? (Its weights take 22.2 GiB.)
+# **Predict.** Flux's weights take 22.2 GiB. With the switch, how many GiB does its step need?
 
 # %% id="guess-flux"
 guess = None  # GiB
@@ -396,20 +393,20 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # so mostly frozen weights are left. The step is then slightly too large for a 24 GiB card, but with
 # weights in 8 or 4 bits (companion 01b) it fits.
 #
-# In Stable Diffusion 3.5 the switch also removes the activations, but the peak falls by much less,
-# because it moves to the end of backward, when all gradients are in memory along with the weights
-# and AdamW's states. Reduce those first, with 8-bit states or LoRA (chapter 14). The model also has
-# a buffer of positions for images of up to 6144 pixels, which takes nearly 1 GiB. Flux computes its
-# positions instead.
+# In Stable Diffusion 3.5 the switch also removes nearly all activations, but the peak falls by much
+# less than in Flux. With the switch, the peak is at the end of backward, when all gradients are in
+# memory along with the weights and AdamW's states. To lower that peak, use 8-bit states or LoRA
+# (chapter 14). The model also has a buffer of positions for images of up to 6144 pixels, which
+# takes nearly 1 GiB.
 
 # %% [markdown] id="trainer-text"
 # ## Is it the same training?
 #
 # Now we build a small transformer from diffusers' class for Stable Diffusion 3, with two blocks of
-# width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. As in chapter 11's
-# U-Net, one token of text tells the model which digit to draw, and ten fixed vectors replace a text
-# encoder. The digit's vector is also the summary of the text. As in chapter 11, one image in ten
-# gets no text, since guidance compares predictions with and without text.
+# width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. As in chapter 11, one
+# token of text tells the model which digit to draw, and ten fixed vectors replace a text encoder.
+# One image in ten gets no text, since guidance compares predictions with and without text. The
+# digit's vector is also the model's summary of the text.
 #
 # Unlike chapter 11, but like Stable Diffusion 3 and Flux, we mix latents and noise along a straight
 # line (*rectified flow*): `(1 - share) * latents + share * noise`. The model predicts the line's
@@ -433,12 +430,12 @@ def make():
 
 # %% [markdown] id="write-flow"
 # **Write.** `flow_loss`: mix latents and noise by each image's share, predict, and compare with the
-# line's direction. `share` has to become `(batch, 1, 1, 1)` only for the mixing.
+# line's direction. Only for the mixing, reshape `share` to `(batch, 1, 1, 1)`.
 
 
 # %% id="flow-loss"
 def flow_loss(model, latents, noise, share, words):
-    """Mean squared error of what the model predicts, against noise less latents.
+    """Return the model's mean squared error against noise minus latents.
 
     It predicts `model(noisy, words, words[:, 0], 1000 * share).sample`.
     """
@@ -477,7 +474,7 @@ def is_right_by_hand():
         assert told == [62.5, 500], (
             f"The model is told the times {told}, not 62.5, 500."
         )
-        assert torch.equal(asked["words"], words), "The model is told other words."
+        assert torch.equal(asked["words"], words), "The model gets the wrong words."
         assert torch.equal(asked["summary"], words[:, 0]), (
             "The summary is not words[:, 0]."
         )
@@ -488,7 +485,7 @@ def is_right_by_hand():
 
 # %% id="update"
 def update(model, optimizer, latents, digits, num=1):
-    """Do one update in `num` micro-batches of one size; give its loss."""
+    """Do one update in `num` equal micro-batches; return its loss."""
     noise, share = torch.randn(latents.shape), torch.randn(len(latents)).sigmoid()
     words = prompts[digits] * (torch.rand(len(latents), 1, 1) > 0.1)
     optimizer.zero_grad()
@@ -514,11 +511,12 @@ assert_same_training(plain, partial(checkpointed, **window), make=make, bitwise=
 assert_same_training(plain, both, make=make)
 
 # %% [markdown] id="predict-falls"
-# On this CPU checkpointing doesn't change a single bit. (On a GPU, fused attention may itself
-# differ from run to run.) Accumulation changes only the order of a sum. What about the memory?
+# On this CPU checkpointing doesn't change a single bit. Accumulation changes only the order of a
+# sum. What about the memory?
 #
 # **Predict.** An update on 64 images is checkpointed and split into four micro-batches. What
-# percentage of the plain update's activations is left at the peak?
+# percentage of the plain update's activations is left at the peak? (Count recomputed and temporary
+# tensors as activations.)
 
 # %% id="guess-falls"
 guess = None  # %
@@ -532,21 +530,21 @@ for way, step in (("plain", plain), ("both techniques", both)):
     added = max(sum(map(point.get, kinds)) for point in report.curve())
     table[way] = {"peak": report.peak_bytes, "a pass adds": added}
 falls = table["both techniques"]["a pass adds"] / table["plain"]["a pass adds"]
-print(f"to {falls:.0%}{beside(guess, 100 * falls)}")
+print(f"falls to {falls:.0%}{beside(guess, 100 * falls)}")
 print("MiB, counted")
 (pd.DataFrame(table).T / MIB).round(1)
 
 # %% [markdown] id="end"
-# Only a quarter of the images is in memory at a time. Of these images, only boundaries are kept,
-# and one block is recomputed at a time. One block is half of this transformer, but a tiny part of
-# 24 or 57 blocks.
+# Only a quarter of the images is processed at a time, and backward holds only their boundaries and
+# one recomputed block. One block is half of this transformer. In a published model, it's one of 24
+# or 57 blocks, so there checkpointing removes a larger share of the activations.
 #
 # ## What you can now do
 #
-# - Say where a diffusion transformer's parameters and activations are, and why the modulation has
-#   many parameters and almost no activations.
+# - Say where a diffusion transformer's parameters and activations are, and why its modulation has
+#   almost no activations.
 # - Tell from a model's layout what `enable_gradient_checkpointing()` leaves in memory.
 # - Predict a step of many equal blocks from three small models, and say when that is allowed.
-# - Train a diffusion transformer with a loop that changes memory and nothing else.
+# - Train a diffusion transformer with a loop that takes less memory and changes nothing else.
 #
 # `python -m tutorial_lib predict flux-dev --lora r=16 --precision bf16` predicts the whole step.

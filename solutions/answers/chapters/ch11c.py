@@ -4,18 +4,18 @@ from solutions.answers import right, wrong
 
 FILLINGS = {
     "run-block": {
-        "forgets_silu": wrong("With attention alone it is 10.", "F.silu(c)", "c"),
+        "forgets_silu": wrong("With attention alone, you are 10.", "F.silu(c)", "c"),
         "swaps_shift_and_scale": wrong(
-            "With attention alone it is 5",
+            "With attention alone, you are 5",
             "shift, scale, gate, shift_2",
             "scale, shift, gate, shift_2",
         ),
         "takes_the_gate_of_attention_twice": wrong(
-            "With attention and MLP it is 10.", "gate_2 * block.ff", "gate * block.ff"
+            "With attention and MLP, you are 10.", "gate_2 * block.ff", "gate * block.ff"
         ),
-        "forgets_the_one": wrong("With attention alone it is 3.", "(1 + scale) +", "scale +"),
+        "forgets_the_one": wrong("With attention alone, you are 3.", "(1 + scale) +", "scale +"),
         "forgets_the_residual": wrong(
-            "With attention alone it is 100.", "x = x + gate", "x = gate"
+            "With attention alone, you are 100.", "x = x + gate", "x = gate"
         ),
         "has_no_axis_for_tokens": wrong(
             "The size of tensor a (9) must match", "F.silu(c))[:, None]", "F.silu(c))"
@@ -50,7 +50,7 @@ FILLINGS = {
             "`step` was called 2 times", "    step()\n", "    step()\n    step()\n"
         ),
         "counts_types": wrong(
-            "and you count {'Linear'",
+            "but you count {'Linear'",
             "runs.update([name]), name",
             "runs.update([name]), type(layer).__name__",
         ),
@@ -103,7 +103,7 @@ FILLINGS = {
             "told the times [62, 500]", "1000 * share).sample\n", "(1000 * share).long()).sample\n"
         ),
         "gives_rows_of_words": wrong(
-            "told other words", "seen = model(noisy, words,", "seen = model(noisy, words[:, 0],"
+            "gets the wrong words", "seen = model(noisy, words,", "seen = model(noisy, words[:, 0],"
         ),
         "returns_a_number": wrong(
             "no attribute 'requires_grad'", "noise - latents)", "noise - latents).item()"
