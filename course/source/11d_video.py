@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Video diffusion
 #
-# A video model is a diffusion transformer (companion 11c) with more tokens: its blocks are all
-# alike, and each second of video has thousands of tokens. In this companion you count a video's
-# tokens, compare predictions with what others measured on an A100, and see what really doesn't fit:
-# a backward pass through the VAE's decoder.
+# A video model is a diffusion transformer (companion 11c) with many more tokens: thousands for each
+# second of video. You count a video's tokens, compare predictions with what others measured on an
+# A100, and see what really doesn't fit: a backward pass through the decoder of the autoencoder
+# (VAE).
 #
 # No lab and no later chapter needs this companion.
 #
@@ -35,7 +35,7 @@ torch.set_num_threads(1)  # sums in one order
 
 # %% id="video-tokens"
 def video_tokens(frames, height, width):
-    """Tokens of a video of `1 + 4 n` frames, in pixels."""
+    """Return the tokens of a video of `1 + 4 n` frames; sizes are in pixels."""
     ### BEGIN SOLUTION
     latent_frames = 1 + (frames - 1) // 4
     return latent_frames * (height // 16) * (width // 16)
@@ -101,14 +101,15 @@ print(f"{factor:.0f} times less{beside(guess, factor)}")
 plots.growth(curves, xlabel="blocks", title="What CogVideoX-2B keeps, predicted")
 
 # %% [markdown] id="depth-read"
-# The blocks are alike, so the bytes are spread evenly, and a block's input is a small part of what
-# the block keeps. (Chapter 12 has the opposite case, a 3-D U-Net.)
+# The blocks are alike, and each block's input is a small part of what the block keeps. So one
+# segment per block saves most of the bytes.
 #
 # ## Others measured it
 #
 # `cogvideox-factory` publishes peaks of LoRA training on an A100, in bf16 with AdamW. Latents and
-# text embeddings are precomputed. The peak is `max_memory_reserved` before validation. With one
-# video and checkpoints, the peak comes from loading the model, so that row is only an upper bound.
+# text embeddings are precomputed. The published peak is `max_memory_reserved` before validation. In
+# the third row (one video, with checkpoints), loading the model set the peak, so the published
+# number is only an upper bound for the step.
 
 # %% id="measured"
 # a-r-r-o-w/cogvideox-factory, README, CogVideoX-2b: videos, rank, checkpoints, GiB
@@ -148,9 +149,9 @@ for batch, rank, on, reserved in ROWS:
 pd.DataFrame(table, index=["predicted, GiB", "reserved on an A100"]).T
 
 # %% [markdown] id="measured-read"
-# Our predictions are lower, because the allocator reserves more than the tensors take. The
-# difference is largest where large tensors of many sizes come and go, as in a recomputation
-# (chapter 02). The third row shows only that the prediction stays below its bound.
+# Our predictions are lower, because the allocator reserves more than the tensors take (chapter 02).
+# Leaving out the third row, the difference is largest with checkpoints, since a recomputation
+# allocates and frees large tensors of many sizes.
 #
 # ## The decoder in a backward pass
 #
@@ -158,7 +159,7 @@ pd.DataFrame(table, index=["predicted, GiB", "reserved on an A100"]).T
 # reward model, a perceptual loss, distillation of the decoder) does need one.
 #
 # **Predict.** Nine frames of 480 x 720 are three latent frames. How many GiB does the decoder keep
-# for backward?
+# for backward when it decodes them?
 
 # %% id="guess-decoder"
 guess = None  # GiB
@@ -194,10 +195,10 @@ pd.DataFrame(rows, index=["plain, GiB", "checkpointed"]).T.round(1).rename_axis(
 )
 
 # %% [markdown] id="decoder-read"
-# For nine frames, about a second, the decoder keeps more than all blocks of the transformer do for
-# six seconds. Checkpoints help here, too. But this decoder is causal in time: it processes a few
-# latent frames at a time, and caches the last ones for the next frames. A recomputation that reads
-# a changed cache gives wrong gradients (`14b_gallery`, case 34). So compare gradients before you
+# For nine frames, about a second, the decoder keeps more than the whole transformer does for six
+# seconds. Checkpoints help here, too. But this decoder is causal in time: it processes a few latent
+# frames at a time, and caches the last of them for the next few. A recomputation that reads a
+# changed cache gives wrong gradients (`14b_gallery`, case 34). So compare gradients before you
 # train:
 
 
@@ -240,4 +241,5 @@ print(f"off by {((again - plain).norm() / plain.norm()).item():.0%}")
 # ## What you can now do
 #
 # - Count a video's tokens, and say how much memory checkpoints save in the transformer.
-# - Say why a loss on pixels does not fit, and check the fix before you use it.
+# - Say why a loss on pixels does not fit, and check that checkpoints in the decoder keep the
+#   gradients right.
