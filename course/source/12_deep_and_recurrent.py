@@ -1,10 +1,11 @@
 # %% [markdown] id="title"
 # # Deep and recurrent
 #
-# "Works with any architecture", says a guide to checkpointing. This chapter tests it on three
-# extremes: a ResNet with a thousand layers, a network for volumes, and a language model with
-# 131,072 tokens. Optional companions add an LSTM over hundreds of steps (`12b_back_through_time`)
-# and mixtures of experts (`12c_recomputing_what_is_random`, `12d_mixtures_in_bytes`).
+# "Works with any architecture", says a guide to checkpointing. This chapter tests that on three
+# extremes: a ResNet with a thousand layers, a network for volumes (3-D images), and a language
+# model with 131,072 tokens. Optional companions add an LSTM over hundreds of steps
+# (`12b_back_through_time`) and mixtures of experts (`12c_recomputing_what_is_random`,
+# `12d_mixtures_in_bytes`).
 #
 # For each we ask: does checkpointing save as much as promised, and is the training still the same?
 # In one case it isn't, although all losses are equal to the last bit.
@@ -47,7 +48,7 @@ def checkpoint(function, *args, **options):
 #
 # Chen et al. (2016, arXiv 1604.06174) popularized checkpointing in deep learning. Their abstract
 # promises a 1,000-layer residual network in 7 GB instead of 48 GB, for 30 % more running time.
-# Their rule: cut $n$ blocks into segments of $\sqrt n$ blocks.
+# Their rule is to cut $n$ blocks into segments of $\sqrt n$ blocks.
 #
 # `resnet1000` is the ResNet-1001 that He et al. trained on CIFAR-10: 333 blocks of three
 # convolutions. The table shows by what factor the predicted peak falls with segments of one block,
@@ -66,10 +67,10 @@ pd.DataFrame({"times less": times_less}).T
 # %% [markdown] id="thousand-read"
 # Segments of $\sqrt n$ blocks divide the peak by more than six; the abstract's factor is nearly
 # seven. Segments of one block, which chapter 06 recommends for a transformer, are by far the worst.
-# A block of this ResNet keeps three times the bytes of its input (the code below counts them): the
-# input itself, one more tensor of that size, and four of a quarter of that size. A checkpoint must
-# keep the input, so segments of one block divide the memory by three at most. Chapter 06's
-# transformer block keeps sixteen times its input, so there the input hardly matters.
+#
+# Why? A block of this ResNet keeps three times the bytes of its input, as the code below counts. A
+# checkpoint must keep the input, so segments of one block divide the memory by three at most.
+# Chapter 06's transformer block keeps sixteen times its input, so there the input hardly matters.
 #
 # If a block keeps $r$ times its input, the best segment has $\sqrt{n / r}$ blocks (chapter 06).
 # With $n = 333$ and $r = 3$ that is about ten, not $\sqrt{333} = 18$.
@@ -77,7 +78,8 @@ pd.DataFrame({"times less": times_less}).T
 # Now we run a thousand layers and count their peak, with four channels instead of sixteen, on
 # digits of 8 x 8 pixels.
 #
-# **Predict.** By what factor does the peak fall with segments of 8 blocks?
+# **Predict.** Compared with a plain step, by what factor does the peak fall with segments of 8
+# blocks?
 
 # %% id="guess-thousand"
 guess = None  # times less
@@ -116,14 +118,14 @@ print(
 pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
-# Segments of 8 blocks need less memory than segments of 18, at the same price: nearly all blocks
-# run forward twice, which adds a third to the arithmetic.
+# Segments of 8 blocks need less memory than segments of $\sqrt{333} = 18$, for about the same
+# FLOPs. With both, nearly all blocks run forward twice, which adds a third to the arithmetic.
 #
 # ## Is it the same training?
 #
-# Two twins of 110 layers start with the same weights and train on the same forty batches. One keeps
-# all activations; the other checkpoints segments of six blocks. The batches come from the first
-# 1500 images; the last 297 stay unseen.
+# Two ResNets of 110 layers, the *twins*, start with the same weights and train on the same forty
+# batches. One twin keeps all activations; the other checkpoints segments of six blocks. The batches
+# come from the first 1500 images; the last 297 stay unseen.
 
 
 # %% id="twins"
@@ -169,7 +171,8 @@ print(f"{apart:.0f} points apart{beside(guess, apart)}")
 pd.DataFrame({"% right": right}).map("{:.0f}".format)
 
 # %% [markdown] id="evaluate-read"
-# The weights are equal, but BatchNorm's running mean and variance aren't, nor is its batch counter.
+# The twins have equal weights, but different BatchNorm statistics: the running mean, the running
+# variance and the batch counter.
 #
 # ### Updated twice
 #
@@ -177,17 +180,19 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # time with the same batch, so it moves 19 % of the way to the batch mean instead of 10 %. The
 # gradients stay equal.](figures/12-batchnorm-twice.svg)
 #
-# In training, BatchNorm normalizes with the batch's mean $\mu$. It also updates a running mean $R$,
-# which only `eval()` uses. Without `torch.compile`, recomputation updates $R$ again, with the same
-# batch:
+# In training, BatchNorm normalizes with the batch's mean $\mu$. It also updates a running mean $R$
+# with momentum $m$, and only `eval()` uses $R$. Without `torch.compile`, recomputation updates $R$
+# again, with the same batch:
 #
 # $$ R \leftarrow (1 - m)\,R + m\,\mu, \qquad \text{twice:}\quad
 # R \leftarrow (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
 #
 # With $m = 0.1$, two updates equal one with momentum $0.19$. The gradients don't depend on $R$, so
-# no training loss shows the difference. The checkpointed twin isn't better in general: once
-# training settles, averages over fewer batches are noisier. The next cells check the formula on one
-# block, after five batches.
+# no training loss shows the difference.
+#
+# Here the checkpointed twin is more accurate, since its averages follow the changing weights
+# faster. But they also cover fewer batches, so they are noisier once training settles. The next
+# cells check the formula on one block, after five batches.
 
 
 # %% id="bench"
@@ -209,7 +214,7 @@ def statistics_after(run, momentum=0.1, context=None):
 
 # %% id="compared"
 def compared(seen, wanted):
-    names = [name for name in wanted if "running" in name]  # and not the counters
+    names = [name for name in wanted if "running" in name]  # not the counters
     a, b = (torch.cat([buffers[name] for name in names]) for buffers in (seen, wanted))
     distance = float((a - b).norm() / b.norm())
     if distance < 1e-5:
@@ -228,8 +233,8 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # %% [markdown] id="cures-text"
 # ### Three candidates for a cure
 #
-# **A smaller momentum.** Solve $1-(1-m')^2 = m$: with $m' = 1-\sqrt{1-m}$, two updates equal one.
-# Most forum posts and pytorch-pfn-extras do this.
+# **A smaller momentum.** With $m' = 1-\sqrt{1-m}$, two updates equal one with $m$. Most forum posts
+# and pytorch-pfn-extras do this.
 #
 # **Recompute on copies.** With `context_fn` you give PyTorch two contexts, one around forward and
 # one around recomputation. In the second, the block works on copies of its buffers, which are then
@@ -237,17 +242,17 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 #
 # **Switch the statistics off** in the second context. Most people try this first.
 #
-# The table below shows each cure in a plain block ("kept"), in a checkpointed one, and with
+# The table below shows each cure in a plain block ("kept"), in a checkpointed block, and with
 # `torch.compile` around the checkpoint.
 #
-# **Write.** `on_copies`: remember each buffer, `setattr` a clone in its place, and restore all at
-# the end, even after an error.
+# **Write.** `on_copies`: with `setattr`, put a clone in place of each buffer. At the end, put the
+# original buffers back, even after an error.
 
 
 # %% id="on-copies"
 @contextmanager
 def on_copies(block):
-    """Make a block's modules work on copies of their buffers for a while."""
+    """Within the context, make a block's modules work on copies of their buffers."""
     ### BEGIN SOLUTION
     owned = [(module, name, buffer) for module in block.modules()
              for name, buffer in module.named_buffers(recurse=False)]  # fmt: skip
@@ -263,7 +268,7 @@ def on_copies(block):
 
 # %% id="check-on-copies"
 # @title Check: run this cell
-@blanks.check("on_copies", "be a context in which a block's modules have copies")
+@blanks.check("on_copies", "be a context in which a block's modules use copies")
 def works_on_copies():
     block = Bottleneck(16, 4, stride=1, dropout=0.0)
     before = dict(block.named_buffers())
@@ -273,11 +278,11 @@ def works_on_copies():
             with on_copies(block):
                 for name, buffer in block.named_buffers():
                     equal = torch.equal(buffer, values[name])
-                    assert equal, f"Inside, {name} begins with other numbers."
+                    assert equal, f"Inside, {name} starts with different numbers."
                 block(torch.randn(8, 16, 8, 8))
                 for name, buffer in block.named_buffers():
                     moved = not torch.equal(buffer, values[name])
-                    assert moved, f"Inside, a forward leaves {name} as it was."
+                    assert moved, f"Inside, a forward doesn't change {name}."
                 if way:
                     raise ConnectionError
         except ConnectionError:
@@ -325,21 +330,22 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 
 # %% [markdown] id="cures-read"
 # The number of batches is BatchNorm's own count; five is right. The smaller momentum is right only
-# if a block runs exactly twice. In a segment without checkpointing (often the last) it is wrong,
-# without any error. The copies are right in both cases, to the last bit. (Spectral norm, which also
-# reads its buffers, needs more: see case 36 in the gallery, `14b`.)
+# if a block runs exactly twice. In a segment without checkpointing, often the last, it makes the
+# statistics wrong, without any error. The copies are right in both cases, to the last bit.
 #
-# If the statistics are switched off, the recomputation saves fewer tensors than forward did, since
-# forward also saved the running statistics. So PyTorch raises an error.
+# With statistics switched off, the recomputation saves fewer tensors than forward, which also saved
+# the running statistics. So PyTorch raises an error.
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
-# update, unless the checkpoint contains a graph break. In compiled code, the smaller momentum makes
-# the statistics wrong, and copies raise an error, since a compiled checkpoint doesn't accept such a
-# `context_fn`. But a checkpoint around a compiled block repeats the update, as without compiling.
-# `num_batches_tracked` shows whether the update was repeated.
+# update, unless the checkpoint contains a *graph break*, a place where compiled code returns to
+# Python. With compiling, the smaller momentum makes the statistics wrong, and copies raise an
+# error, since a compiled checkpoint doesn't accept such a `context_fn`.
 #
-# So without compiling, use copies. Here is the twin again, for five updates, with each block
-# recomputed on copies.
+# The other order, a checkpoint around a compiled block, does repeat the update. To find out which
+# case you have, look at `num_batches_tracked`.
+#
+# So without compiling, use copies. The next cell recomputes each block of the twin on copies, for
+# five updates.
 
 
 # %% id="cured-twin"
@@ -358,12 +364,14 @@ print("weights, statistics, counters equal:", all(map(torch.equal, *states)))
 # ## What else does a forward do?
 #
 # BatchNorm is one case of a rule. *Recomputation repeats everything that a forward does besides
-# computing its output. And anything that a forward reads besides its arguments may have changed by
-# then.* Here are eight functions around one linear layer. Each does something that real models do.
-# We run each plainly and under a checkpoint, and compare the layer's gradients. A ninth row is
-# dropout with `preserve_rng_state=False`.
+# computing its output. And anything that a forward reads besides its arguments may have changed
+# before the recomputation.*
 #
-# **Predict.** How many of the nine compute a wrong gradient without any error?
+# Here are eight functions around one linear layer. Each does something that real models do. We run
+# each plainly and under a checkpoint, and compare the layer's gradients. The ninth case is dropout
+# with `preserve_rng_state=False`.
+#
+# **Predict.** How many of the nine get a wrong gradient under a checkpoint, without any error?
 
 # %% id="guess-besides"
 guess = None  # of nine
@@ -419,14 +427,15 @@ print(f"{silent} of {len(seen)} are wrong without an error{beside(guess, silent)
 pd.DataFrame({"gradient": seen})
 
 # %% [markdown] id="besides-read"
-# PyTorch restores only its own random state, not Python's. A branch on the data is safe if the
-# recomputation computes the same bits, as it does here. On a GPU a kernel may add in a different
-# order, so that a value close to the threshold crosses it (companion 12c).
+# For the recomputation, PyTorch restores only its own random state, not Python's. A branch on the
+# data is safe if the recomputation computes the same bits, as it does here. On a GPU, a kernel may
+# add in a different order the second time, so a value close to the branch's threshold may cross it
+# (companion 12c).
 #
 # PyTorch catches a random branch only if the second run saves fewer tensors, or tensors of a
 # different shape or dtype: it never compares values. It notices a changed input only if the input
-# is a positional argument and was changed by PyTorch, not by NumPy or through `.data`. It doesn't
-# check inputs in lists or keyword arguments.
+# itself is a positional argument and a PyTorch operation changed it. So it misses inputs in lists
+# and keyword arguments, and changes by NumPy or through `.data`.
 #
 # So compare gradients once, as chapter 05 does. Pass changing state to the block as an argument.
 # Update counters in the training loop, not in `forward`.
@@ -434,7 +443,8 @@ pd.DataFrame({"gradient": seen})
 # ## Volumes: does checkpointing save as much?
 #
 # The 3-D U-Net of Çiçek et al. (2016) trains on one volume, in float32. Doubling the side means
-# eight times the voxels. By what factor do checkpoints around its seven blocks divide the peak?
+# eight times the *voxels* (3-D pixels). By what factor do checkpoints around each of its seven
+# blocks divide the peak?
 
 
 # %% id="volumes"
@@ -464,16 +474,16 @@ shares.map("{:.0%}".format).to_frame("share of the saved bytes, predicted")
 
 # %% [markdown] id="volumes-read"
 # Checkpointing helps where bytes are *spread out* over many segments. The U-Net has nearly three
-# quarters of its bytes in two blocks, at full resolution. While the last block is recomputed, all
-# of its activations, half of the total, are in memory at once, and so is the skip connection that
-# it reads. To save more, make voxels cheaper (16 bits) or fewer (patches).
+# quarters of its bytes in two blocks, `up.2` and `down.0`, which work at full resolution. While
+# `up.2`, the last block, is recomputed, all of its activations are in memory at once: half of the
+# total. To save more, store voxels in 16 bits, or train on smaller patches.
 #
 # ## Long contexts: what is left?
 #
 # Take Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with.
 # Its 32 blocks are equal, so memory is linear in depth. We predict a model of two layers and one of
 # three, take the difference as one layer's memory, and extrapolate to 32. At 2,048 tokens we
-# compare the result with a prediction of the whole model.
+# compare the result with the whole model's.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?
@@ -492,12 +502,13 @@ def llama(tokens, strategy, depth):
 
 
 # %% [markdown] id="write-at-depth"
-# **Write.** `at_full_depth`. `llama(tokens, strategy, depth)` returns a dict of bytes by category.
+# **Write.** `at_full_depth`: extrapolate each category to 32 blocks. `llama(tokens, strategy,
+# depth)` returns a dict of bytes by category.
 
 
 # %% id="at-full-depth"
 def at_full_depth(tokens, strategy):
-    """Bytes at the peak, by category, with 32 blocks, from two and three."""
+    """Return the peak's bytes by category for 32 blocks, from those for 2 and 3."""
     ### BEGIN SOLUTION
     two, three = (llama(tokens, strategy, depth) for depth in (2, 3))
     one_more = {name: three[name] - two[name] for name in two}
@@ -521,7 +532,7 @@ def reaches_32_blocks():
             )
             found, right = seen["parameters"], 7 + 10 * 32
             blocks = (found - 7) / 10
-            wrong = f"7 bytes and 10 a block are {found}: {blocks:g} blocks, not 32."
+            wrong = f"7 bytes plus 10 per block: {found} is {blocks:g} blocks, not 32."
             assert found == right, wrong
             wrong = f"32 blocks of {tokens} bytes for {way!r} are not {seen[way]}."
             assert seen[way] == 32 * tokens, wrong
@@ -541,16 +552,15 @@ for tokens, strategy in itertools.product((32_768, 131_072), ("none", "per-block
 context_gain = plain / frugal
 print(f"131,072 tokens: {context_gain:.1f} times less{beside(guess, context_gain)}")
 voxel_gain = f"128³ voxels {volumes['128³ voxels'][-1]} times less"
-print(f"beside it, {voxel_gain}")
+print(f"for comparison: {voxel_gain}")
 title = "Llama 2 7B by context"
 plots.ledger_bars(ledgers, title=title, cards_gib=[80], predicted=list(ledgers))
 
 # %% [markdown] id="context-read"
-# Thirty-two equal blocks are the best case for checkpointing. (With fused attention, memory is
-# linear in the length. With eager attention, one layer's scores would take 32 heads x 131,072² x 2
-# bytes: one TiB.)
+# Thirty-two equal blocks are the best case for checkpointing. (This is with fused attention. With
+# eager attention, one layer's scores alone would take one TiB.)
 #
-# But activations and temporaries still take a lot of memory. What is in them?
+# But with checkpoints, activations and temporaries still take a lot of memory. What is in them?
 
 # %% id="head"
 tokens, vocabulary = 131_072, 32_000
@@ -562,41 +572,41 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 
 # %% [markdown] id="head-read"
 # Apart from the blocks' inputs, nearly all of these bytes belong to the output head: several
-# float32 tables with a score for each of 32,000 tokens at each of 131,072 positions. The head is in
-# no block, so no checkpoint around a block helps. Chapter 10d computes the loss for one chunk of
-# positions at a time, and never holds all scores.
+# float32 tables with a score for each of the vocabulary's 32,000 tokens at each of 131,072
+# positions. The head is in no block, so no checkpoint around a block helps. Chapter 10d computes
+# the loss for one chunk of positions at a time, and never holds all scores.
 #
 # ## Any architecture?
 #
 # | architecture | does it help? | is it the same training? |
 # |---|---|---|
 # | ResNet, 1,000 layers | peak divided by five to six | weights yes; statistics only with a cure |
-# | LSTM (`12b`) | to $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncated, no |
-# | 3-D U-Net | a fifth less: two blocks keep nearly three quarters | as in the ResNet |
+# | LSTM (`12b`) | memory grows with $\sqrt T$ or $\log T$, not $T$ | yes; with truncation no |
+# | 3-D U-Net | peak a fifth lower: two blocks keep most | as in the ResNet |
 # | video transformer (`11d`) | its blocks are equal: the best case | yes |
 # | mixture of experts (`12c`) | depends on its blocks | only if tokens go to the same experts |
 # | long context | peak divided by four to seven; then the head (`10d`) | yes |
 #
-# For any other model, ask two questions. *Are the bytes spread over many segments?* Then
+# For any other model, ask two questions. *Are the bytes spread over many segments?* If so,
 # checkpointing helps. *Does a forward do anything besides computing its output, or read anything
-# besides its input?* Then compare more than losses.
+# besides its input?* If so, compare more than losses.
 #
 # ## Verdicts
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict("A18", "holds if", "A block may be checkpointed if it does nothing "
-        "besides its output and reads nothing besides its input; otherwise the "
-        "training differs, often in silence.", f"{silent} of {len(seen)} functions "
-        "give wrong gradients without an error", "computed", "besides-table",
+    claims.Verdict("A18", "holds if", "A block may be checkpointed if its output is "
+        "its only effect and it reads only its input. Otherwise training changes, "
+        "often without an error.", f"{silent} of {len(seen)} functions give wrong "
+        "gradients without an error", "computed", "besides-table",
         held=(sum(said == "equal" for said in seen.values()), len(seen), "functions")),
-    claims.Verdict("C16", "shown", "A ResNet of a thousand layers fits in several "
-        "times less memory; its BatchNorm statistics need a cure.",
+    claims.Verdict("C16", "shown", "A thousand-layer ResNet fits in several times "
+        "less memory, but its BatchNorm statistics need a cure.",
         f"{measured['none'].peak_bytes} against {measured['every-8'].peak_bytes}",
         "counted", "thousand-measured"),
-    claims.Verdict("E20", "shown", "Long contexts gain several times, and a 3-D "
-        "U-Net little with one segment a block, since two of its blocks hold nearly "
-        "three quarters of what is saved.",
+    claims.Verdict("E20", "shown", "Long contexts need several times less memory. A "
+        "3-D U-Net with one segment per block gains little, since two of its blocks "
+        "hold nearly three quarters of the saved bytes.",
         f"{voxel_gain}, 131,072 tokens {context_gain:.1f} times less", "predicted",
         "context",
         device="CUDA kernels"),
@@ -605,7 +615,7 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Say whether checkpointing helps a network, from where its bytes are.
+# - Find out where a network's bytes are, and conclude whether checkpointing helps.
 # - Find what a forward does besides computing its output, and keep BatchNorm's statistics right.
 # - Predict a deep model from models of two layers and three.
 #

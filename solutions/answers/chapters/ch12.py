@@ -23,10 +23,10 @@ FILLINGS = {
             *("    finally:", "    except ZeroDivisionError:\n        pass\n    else:"),
         ),
         "begins_at_zero": wrong(
-            "begins with other numbers", "buffer.clone()", "torch.zeros_like(buffer) - 1"
+            "starts with different numbers", "buffer.clone()", "torch.zeros_like(buffer) - 1"
         ),
         "stops_the_updates": wrong(
-            "Inside, a forward leaves norm_1.running_mean as it was",
+            "Inside, a forward doesn't change norm_1.running_mean",
             *("        setattr(module, name, buffer.clone())", "        module.eval()"),
         ),
         "copies_floats_alone": wrong(
