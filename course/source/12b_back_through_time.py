@@ -2,12 +2,12 @@
 # # Back through time
 #
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. A recurrent
-# network is like a deep network with one layer per time step: the layers share weights, but each
-# has its own activations. So with a sequence of hundreds of steps, it is about as deep as the
-# thousand-layer ResNet. This companion answers two questions:
+# network is like a deep network with one layer per time step. The layers share weights, but each
+# has its own activations, and sequences have hundreds of steps. This companion answers two
+# questions:
 #
-# 1. Can memory grow with the logarithm of the number of steps?
-# 2. Usually, people save memory with truncated backpropagation. Is it the same training?
+# 1. Can memory grow only with the logarithm of the number of steps?
+# 2. Usually, people save memory with truncated backpropagation. Is that still the same training?
 #
 # **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
@@ -73,9 +73,9 @@ def halving(cell, xs, state):
 
 
 # %% [markdown] id="units-text"
-# We count the peak of one forward and backward pass through a plain `nn.LSTMCell`, above what was
-# in memory before. One unit is the bytes of one hidden state. The average number of runs per step
-# is in parentheses.
+# We count by how much one forward and backward pass through a plain `nn.LSTMCell` raises the peak.
+# One unit is the bytes of one hidden state. In the tables, the average number of runs per step is
+# in parentheses.
 
 
 # %% id="units"
@@ -124,11 +124,12 @@ pd.DataFrame(texts).T.rename_axis("units (runs)")
 # %% [markdown] id="log-read"
 # The number of runs per step is as computed above: 3, 4 and 5. But the memory of `halving` isn't
 # logarithmic. It grows by one unit per step, and soon exceeds the memory of plain segments. Every
-# gradient is right, so only the memory shows the fault.
+# gradient is right, so only the memory shows that something is wrong.
 #
-# Half of the states stay in memory. `checkpoint` tracks only tensors that are arguments themselves,
-# but an LSTM's state is a tuple of two tensors. An inner checkpoint keeps a reference to the tuple,
-# so the outer checkpoint can't free the tuple's tensors. So pass `h` and `c` as two arguments:
+# One tensor too many per step stays in memory. Why? `checkpoint` tracks only tensors that are
+# arguments themselves, but an LSTM's state is a tuple of two tensors, `h` and `c`. An inner
+# checkpoint keeps a reference to the tuple, so the outer checkpoint can't free the tuple's tensors.
+# Instead, pass `h` and `c` as two arguments:
 
 
 # %% id="flat-state"
@@ -151,8 +152,8 @@ print("256 steps, units:", ", ".join(f"{name} {size}" for name, size in of_256.i
 pd.DataFrame({"halving, flat": as_text(row)}).T.rename_axis("units (runs)")
 
 # %% [markdown] id="flat-read"
-# Now a sequence four times as long needs only four more units, because it has two more levels, each
-# with an `h` and a `c`. So the memory is logarithmic.
+# Now the memory is logarithmic. A sequence four times as long has two more levels, each with an `h`
+# and a `c`, so it needs only four more units.
 
 # %% id="log-figure"
 curves = {}
@@ -196,7 +197,8 @@ for name in ("segments", "halving_flat"):
 # states in memory, Revolve needs fewer runs than halving (chapter 06c).
 #
 # On a GPU nobody unrolls a recurrent network cell by cell: `nn.LSTM` runs many steps in one cuDNN
-# call and keeps its intermediates in one buffer. So put a checkpoint around each of these calls.
+# call and keeps its intermediates in one buffer. So split a long sequence over several calls, and
+# put a checkpoint around each call.
 
 # %% [markdown] id="truncated-text"
 # ## Is truncated backpropagation the same?
@@ -208,8 +210,8 @@ for name in ("segments", "halving_flat"):
 # Here is a task that shows it. The network reads fifty numbers, each +1 or -1. One of the first ten
 # is marked. After the last number, the network must output the sign of the marked number.
 #
-# The signal must survive fifty steps, so we initialize the gates to make the state's elements last
-# 1 to 49 steps (Tallec and Ollivier, 2018).
+# The network must remember for up to fifty steps, so we initialize the gates to make the state's
+# elements last for 1 to 49 steps (Tallec and Ollivier, 2018).
 
 # %% id="task"
 STEPS, WIDTH, WINDOW = 50, 32, 10
@@ -236,8 +238,8 @@ def make_reader():
 
 
 # %% [markdown] id="ways-text"
-# We compare three ways: whole, checkpointed and truncated. They differ only in what they do for
-# each window of ten steps:
+# We compare three ways: whole, checkpointed and truncated. They differ only in how they treat each
+# window of ten steps:
 
 
 # %% id="ways"
@@ -255,7 +257,7 @@ def task_loss(way, reader, xs, answers):
 
 
 # %% [markdown] id="predict-truncated"
-# The next cell computes the gradient of one batch in all three ways.
+# We compute the gradient of one batch in all three ways.
 #
 # **Predict.** How far is the truncated gradient from the true gradient, as a percentage of the true
 # gradient's norm?
@@ -281,14 +283,16 @@ for way in ("whole", "checkpointed", "truncated"):
 true = gradients["whole"]
 print("checkpointed equal:", torch.equal(gradients["checkpointed"], true))
 off = 100 * float((gradients["truncated"] - true).norm() / true.norm())
-print(f"truncated off by {off:.0f} % of its length{beside(guess, off)}")
+print(f"truncated: off by {off:.0f} % of the true length{beside(guess, off)}")
 pd.DataFrame({"peak": peaks})
 
 # %% [markdown] id="gradient-read"
-# Checkpointing needs hardly more memory than truncation: all it keeps in addition is the state at
-# the start of each window. Its gradient is the true gradient, to the last bit. The truncated
-# gradient has only the part from the last ten steps, which never contain a mark. Can a network
-# still learn the task with it? We train both ways, for 120 updates with Adam on the same batches:
+# Checkpointing needs hardly more memory than truncation, since all it keeps in addition is the
+# state at the start of each window. Its gradient is the true gradient, to the last bit.
+#
+# The truncated gradient has only the part from the last ten steps, which never contain a mark. Can
+# a network still learn the task? We train with checkpoints and with truncation, for 120 updates
+# with Adam on the same batches:
 
 # %% id="train-readers"
 # NBVAL_IGNORE_OUTPUT
@@ -306,20 +310,20 @@ title = "Which of fifty numbers was marked? (0.69 is guessing)"
 plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 
 # %% [markdown] id="train-read"
-# The truncated network's loss stays at the logarithm of two, the loss of guessing. No gradient
-# tells the cell to store the marked number when it appears. The checkpointed network guesses for
+# With truncation, the loss stays at the logarithm of two, the loss of guessing. No gradient tells
+# the cell to store the marked number when it appears. With checkpoints, the network guesses for
 # half of the training, and then learns the task.
 #
-# Truncation is fine if a short horizon is enough, as it is for much text. But it isn't the same
+# Truncation is fine if a short horizon is enough, as it often is for text. But it isn't the same
 # training. Checkpoints over time keep the training the same, at the cost of one more forward.
 #
 # ## Verdicts
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict("C17", "shown", "Over a long sequence segments need the square root "
-        "of the steps, and halving its logarithm if the state is passed flat; "
-        "truncation is another training.", f"256 steps: {of_256['everything kept']}, "
-        f"{of_256['segments']} and {of_256['halving, flat']} units", "counted",
-        "flat-table"),
+    claims.Verdict("C17", "shown", "Over a long sequence, segments need memory for the "
+        "square root of the steps, and halving for their logarithm if the state is "
+        "passed flat. Truncation trains differently.", "256 steps: "
+        f"{of_256['everything kept']}, {of_256['segments']} and "
+        f"{of_256['halving, flat']} units", "counted", "flat-table"),
 )  # fmt: skip
