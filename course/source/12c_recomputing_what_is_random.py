@@ -2,13 +2,13 @@
 # # Recomputing what is random
 #
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. Most large
-# language models today are mixtures of experts: a router sends each token to a few of many MLPs.
-# (Companion `12d_mixtures_in_bytes` counts their memory.) A checkpoint runs the router twice. That
-# raises three questions:
+# language models today are mixtures of experts: a router sends each token to a few out of many
+# MLPs. If the layer is checkpointed, the router runs twice, in forward and in the recomputation.
+# You answer three questions:
 #
-# 1. What if the second run sends a token to a different expert, and does PyTorch notice?
+# 1. What happens if the second run sends a token to a different expert, and does PyTorch notice?
 # 2. What does it cost to save the routing, so that the second run repeats it?
-# 3. What if you recompute nothing, and keep autograd's saved tensors in 8 bits instead?
+# 3. What if you recompute nothing, and instead keep in 8 bits what autograd saves?
 #
 # **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
@@ -41,22 +41,24 @@ checkpoint = partial(torch_checkpoint, use_reentrant=False)
 # ## Where does a token go the second time?
 #
 # ![In forward, noise sends six tokens to three experts, two to each. In the recomputation the noise
-# is different, and tokens 2 and 6 go elsewhere: backward gets the tensors of other tokens. With the
-# six choices saved, all arrows are those of forward.](figures/12-routing.svg)
+# is different, and tokens 2 and 6 go to other experts, so backward gets the wrong tokens' tensors.
+# With the six choices saved, the recomputation has the same arrows as
+# forward.](figures/12-routing.svg)
 #
-# A router scores each token for each expert, and chooses the experts with the best scores. Training
-# needs all experts to be busy, so the router adds noise to the scores (Shazeer et al., 2017), or a
-# bias that rises for experts with too few tokens (DeepSeek-V3, 2024). An expert's tokens have one
-# of two *layouts*:
+# A router scores each token for each expert, and chooses the experts with the best scores. If the
+# scores alone decided, some experts would get most of the tokens and others hardly any. To spread
+# the tokens, the router adds noise to the scores (Shazeer et al., 2017), or a bias that rises for
+# experts with too few tokens (DeepSeek-V3, 2024). An expert's tokens are stored in one of two
+# *layouts*:
 #
 # - *own size*: a tensor with as many rows as the expert has tokens;
-# - *capacity*: a tensor of fixed size (GShard, 2020). Tokens beyond it are *dropped*: they skip the
-#   experts. Unused rows are ignored.
+# - *capacity*: a tensor with a fixed number of rows (GShard, 2020). Tokens that don't fit are
+#   *dropped*: they skip the experts. Unused rows are ignored.
 
 
 # %% id="moe"
 class MoE(nn.Module):
-    """Four MLPs in place of one; `choose` gives each token its expert."""
+    """Four MLPs in place of one; `choose` assigns each token an expert."""
 
     def __init__(self, config, choose, capacity=None):
         super().__init__()
@@ -104,8 +106,7 @@ class Balancing:
 
 # %% [markdown] id="gradients-text"
 # We take one transformer block whose MLP is a mixture of experts, and 512 tokens. As in chapter 05,
-# we compare the gradients of the checkpointed block with the plain block's, for all weights and the
-# input.
+# we compare the gradients with and without a checkpoint, for all weights and the input.
 
 
 # %% id="gradients"
@@ -149,7 +150,7 @@ def kept_bytes(report):
 
 
 def waiting(call, choose):
-    """Bytes that wait for backward under a call of the block."""
+    """Return the bytes that wait for backward when `call` runs the block."""
     block = Block(CONFIG)
     block.mlp = MoE(CONFIG, choose(), 128)
 
@@ -162,11 +163,11 @@ def waiting(call, choose):
 
 
 # %% [markdown] id="predict-silent"
-# We put four routers, each in both layouts, under a checkpoint. The first takes noise from
-# PyTorch's RNG, whose state the checkpoint restores. The second does the same with
-# `preserve_rng_state=False`, which some recipes set for speed and Accelerate's plugin for FSDP2
-# sets for you (chapter 08b). The third takes noise from a separate generator. The fourth adds a
-# bias that the layer updates in `forward`.
+# We checkpoint a block with each of four routers, in both layouts. The first router takes its noise
+# from PyTorch's RNG, whose state the checkpoint restores. The second does too, but its checkpoint
+# has `preserve_rng_state=False`, which restores nothing. (Some recipes set this for speed, and
+# Accelerate's FSDP2 plugin sets it for you: see 08b.) The third takes its noise from a
+# `torch.Generator` of its own. The fourth adds a bias that the layer updates in `forward`.
 #
 # **Predict.** In how many of the eight cases is the gradient wrong without an error being raised?
 
@@ -201,26 +202,28 @@ print(f"{dropped} of {len(first)} were dropped in forward")
 
 # %% [markdown] id="silent-read"
 # If each expert's tensor has its own size, a different routing means different shapes, and
-# PyTorch's check detects it. (It compares shapes, not values, so it would pass if every expert got
-# as many tokens as before.) With a capacity all shapes are fixed, so the check passes, and a few
-# rerouted tokens make the gradient wrong. The loss is right, as always: forward computed it.
+# PyTorch's check raises an error. (The check would pass if every expert got as many tokens as
+# before.) With a capacity all shapes are fixed, so the check passes. The gradient is wrong,
+# although only a few tokens went to another expert. The loss is right, since it was computed in
+# forward, before the recomputation.
 #
-# `preserve_rng_state` restores only PyTorch's RNG: not your own generator, NumPy's, or a bias that
-# `forward` updates. So update the bias, and any other state that routing reads, after the
-# optimizer's step.
+# `preserve_rng_state` restores only PyTorch's own RNG. It doesn't restore your generator, NumPy's,
+# or a bias that `forward` updates. So don't update the bias in `forward`. Update it, and any other
+# state that routing reads, after the optimizer's step.
 #
 # ## Save the routing
 #
 # It's safer to save the choice than to repeat it. `topk` makes the choice, so save what `topk`
 # returns, and recompute everything else. As in chapter 07, `create_selective_checkpoint_contexts`
-# takes a list of operations to save.
+# takes a list of operations whose results are saved. `checkpoint` takes a function that returns
+# these contexts as its `context_fn`.
 #
 # **Write.** `saving_routing`.
 
 
 # %% id="saving-routing"
 def saving_routing(function, *args, **options):
-    """Checkpoint a function, and save what `torch.ops.aten.topk.default` gives.
+    """Checkpoint a function, and save what `torch.ops.aten.topk.default` returns.
 
     `options` go to `checkpoint`; its `context_fn` makes the contexts.
     """
@@ -249,7 +252,7 @@ def repeats_the_choice():
         assert off == 0, f"Routing by {name}: the gradient is off by {off:.1%}."
     more = waiting(saving_routing, choose) - waiting(checkpoint, choose)
     routing = sum(each.nbytes for each in torch.rand(512, 4).topk(1))
-    said = f"{more} bytes wait that `checkpoint` lacks, and the routing is {routing}."
+    said = f"{more} bytes more wait than in `checkpoint`; the routing has {routing}."
     assert more <= routing, said
     with patch.dict(globals(), checkpoint=spied, torch_checkpoint=spied):
         gradients(partial(saving_routing, preserve_rng_state=False), choose)
@@ -265,12 +268,13 @@ saving["PyTorch's RNG, not preserved"] = forgetful, lambda: noisy
 outcomes(saving)
 
 # %% [markdown] id="saved-routing-read"
-# `equal` refers only to one step's gradient. The recomputation still runs the rest of `forward`, so
-# the bias is still updated twice, like BatchNorm's statistics in chapter 12, and the next step may
-# route differently.
+# Now all eight gradients are right. But the table shows only one step. The recomputation still runs
+# the rest of `forward`, so the bias is updated twice, like BatchNorm's statistics in chapter 12. In
+# the next step, tokens may then go to other experts than without a checkpoint.
 #
-# Here the noise only affects the choice. If noise is multiplied into the experts' inputs, autograd
-# saves the noise as well, and the operation that draws it belongs on the list too.
+# In our layer the noise affects only the choice of experts. If your model also multiplies the
+# experts' inputs by noise, put the operation that draws the noise on the list of saved operations
+# too.
 #
 # **Predict.** `topk` returns a float32 value and an expert's index (8 bytes) for each token. The
 # block's input has width 64, in float32. What percentage of the input's bytes does `topk`'s result
@@ -286,9 +290,9 @@ print(f"{share:.1f} % of the input's bytes{beside(guess, share)}")
 
 # %% [markdown] id="routing-real-text"
 # In published models the width is larger, and each token goes to more experts. DeepSeek-V3 first
-# chooses groups of experts, so it calls `topk` three times. The next cell computes the shares from
-# the published configurations, with tokens in bfloat16 and the routers' scores in float32, as in
-# the library:
+# chooses groups of experts, so it calls `topk` three times. The next cell computes the same
+# percentage from published configurations, with the block's input in bfloat16 and the routers'
+# scores in float32:
 
 # %% id="routing-real"
 published = [transformers.MixtralConfig(), transformers.OlmoeConfig()]
@@ -304,10 +308,10 @@ for config in published:
 pd.DataFrame(routing).T.round(2)
 
 # %% [markdown] id="mixtral-text"
-# So saving the routing costs almost nothing. Does a library's own layer fail in the same two ways,
-# with an error or silently? Here is a small Mixtral from transformers, whose `router_jitter_noise`
-# multiplies the router's input by a random number. Its experts run as a loop (`eager`), or as one
-# matmul over all tokens, sorted by expert (`grouped_mm`), which is faster.
+# So saving the routing costs almost nothing. Can a library's own layer also get a wrong gradient
+# without an error? Here is a small Mixtral from transformers, whose `router_jitter_noise`
+# multiplies the router's input by random numbers. Its experts run one after another in a loop
+# (`eager`), or together in one faster operation over all tokens, sorted by expert (`grouped_mm`).
 
 # %% id="mixtral"
 MIXTRAL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -345,21 +349,25 @@ for experts in ("eager", "grouped_mm"):
 pd.Series(said).unstack(0)
 
 # %% [markdown] id="mixtral-read"
-# By default, the library's checkpointing switch preserves the RNG state, and the gradients are
-# right. If it doesn't, the loop's shapes reveal the change, but the fast layer is silently wrong:
-# the sorted tokens are one tensor, whose shape doesn't depend on the routing. On a GPU the routing
-# can change for another reason too: if a kernel adds in a different order the second time, two
-# nearly equal scores may change places. Saved routing prevents that too.
+# By default, the library preserves the RNG state, and the gradients are right. If the state isn't
+# preserved, `eager` raises an error. `grouped_mm` raises none, and its gradient is wrong. Its
+# sorted tokens are one tensor, whose shape doesn't depend on the routing, so the check passes.
+#
+# On a GPU the routing can also change for another reason. If a kernel adds in a different order the
+# second time, two nearly equal scores may swap places. Saving the routing prevents that too.
 #
 # ## Or keep activations in 8 bits
 #
-# Without recomputation, there is no second run that could differ. A pack hook (chapter 05) may
+# If you recompute nothing, there is no second run that could differ. A pack hook (chapter 05) may
 # return anything that `unpack` can turn into a tensor, for example 8-bit numbers instead of 32-bit
-# ones (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 elements, keep the largest
-# absolute value of each block as its scale, and round all elements to 127ths of the scale. That
-# takes $1 + 4/64$ bytes per element.
+# ones (ActNN, Chen et al., 2021).
 #
-# **Write.** `to_8_bits` and `from_8_bits`.
+# Cut the tensor into blocks of 64 elements. A block's *step* is its largest absolute value divided
+# by 127. Divide each element by its block's step and round. The result is a whole number from -127
+# to 127, which fits into one byte. Also keep each block's step, in float32. That takes $1 + 4/64$
+# bytes per element.
+#
+# **Write.** `to_8_bits` and `from_8_bits`. A block of zeros must give zeros, not NaN.
 
 
 # %% id="to-8-bits"
@@ -367,7 +375,7 @@ def to_8_bits(tensor, block=64):
     """Round to 127ths of each block's largest absolute value.
 
     Returns:
-        Steps in int8 `(blocks, block)`, a step's size `(blocks, 1)`, the shape.
+        Steps in int8 `(blocks, block)`, step sizes `(blocks, 1)`, and the shape.
     """
     ### BEGIN SOLUTION
     rows = tensor.reshape(-1, block)
@@ -378,27 +386,27 @@ def to_8_bits(tensor, block=64):
 
 # %% id="check-to-8-bits"
 # @title Check: run this cell
-@blanks.check("to_8_bits", "return steps, a step's size and the shape")
+@blanks.check("to_8_bits", "return steps, step sizes and the shape")
 def rounds_to_the_nearest_step():
     numbers = torch.linspace(-1, 1, 256).view(2, 128)
     numbers[1, 3] = 100  # an outlier
     for tensor, block in ((numbers, 64), (numbers.T, 64), (torch.zeros(2, 128), 32)):
         steps, scale, shape = to_8_bits(tensor, block)
         kind = str(steps.dtype)
-        assert kind == "torch.int8", f"The steps are {kind}, and not int8."
+        assert kind == "torch.int8", f"The steps are {kind}, not int8."
         sizes = tuple(steps.shape), tuple(scale.shape), tuple(shape)
         rows = tensor.reshape(-1, block)
         right = tuple(rows.shape), (len(rows), 1), tuple(tensor.shape)
         assert sizes == right, f"Steps, sizes and shape are {sizes}, not {right}."
         off = (steps * scale - rows).abs().amax(1)
         allowed = 0.501 * rows.abs().amax(1) / 127
-        few = f"Off by at most {off.tolist()}; half a step is {allowed.tolist()}."
+        few = f"Errors reach {off.tolist()}, but half a step is {allowed.tolist()}."
         assert (off <= allowed).all(), few
 
 
 # %% id="from-8-bits"
 def from_8_bits(packed):
-    """Make a tensor of what `to_8_bits` gave."""
+    """Return the tensor that `to_8_bits` packed."""
     ### BEGIN SOLUTION
     steps, scale, shape = packed
     return (steps * scale).view(shape)
@@ -412,18 +420,21 @@ def undoes_the_steps():
     steps = torch.tensor([[1, -2], [127, 0]], dtype=torch.int8)
     seen = from_8_bits((steps, torch.tensor([[0.5], [2.0]]), torch.Size([4])))
     right = [0.5, -1.0, 254.0, 0.0]
-    assert seen.tolist() == right, f"It is {seen.tolist()}, and not {right}."
+    assert seen.tolist() == right, f"You return {seen.tolist()}, not {right}."
 
 
 # %% [markdown] id="hooks-text"
-# The hooks skip non-float tensors, small tensors, and the weights, which are in memory anyway.
-# Hooks around a checkpoint see only the checkpoint's arguments (05b). So you can combine the two:
-# keep each block's input in 8 bits, and recompute the rest from the rounded input.
+# The hooks in the next cell leave three kinds of tensors as they are: non-float tensors, small
+# tensors, and the weights, which are in memory anyway.
+#
+# You can also combine these hooks with checkpoints. Hooks around a checkpoint see only the
+# checkpoint's arguments (05b). So each transformer block's input is kept in 8 bits, and the block
+# is recomputed from the rounded input.
 
 
 # %% id="in-8-bits"
 def in_8_bits(function, *args, call=plainly, weights=(), **kwargs):
-    """Call a function; of what autograd saves, keep floats in 8 bits."""
+    """Call a function; keep the floats that autograd saves in 8 bits."""
     keys = {memory.storage_key(w.untyped_storage()) for w in weights}
 
     def pack(tensor):
@@ -463,12 +474,12 @@ def gpt_step(way):
 
 
 # %% [markdown] id="predict-8-bits"
-# We use a GPT of eight blocks in float32, after forty updates: with random weights there would be
-# no outliers, and rounding would look better than it is. The hooks get every tensor that a block
-# saves.
+# We use a GPT of eight blocks in float32, after forty updates. A trained model has outliers, and
+# one outlier makes the step of its 64-element block large. With random weights there would be none,
+# and rounding would look better than it is.
 #
-# **Predict.** By what percentage is the gradient off with 8 bits alone? (For comparison, the line
-# above the next table has the error of autocast to bfloat16, which is widely accepted.)
+# **Predict.** With 8 bits and no checkpoint, by what percentage does the gradient differ from the
+# exact one?
 
 # %% id="guess-8-bits"
 guess = None  # %
@@ -513,27 +524,29 @@ table.drop("autocast")
 
 # %% [markdown] id="ways-read"
 # - With 8 bits, forward is unchanged, so the loss is exact. Backward uses the rounded tensors, so
-#   the gradient is off, here by more than under autocast.
-# - A checkpoint keeps fewer bytes, and its gradients are exact, but it needs more FLOPs.
-#   Compression recomputes nothing, but it rounds, and the hooks need temporary tensors.
-# - The two combined keep the fewest bytes, with a small error in the gradient: only each block's
-#   input is rounded, and the block is recomputed from it in full precision. Here the peak doesn't
-#   fall, because it is at the end of backward, when no other input waits any more. With many more
-#   tokens the peak comes earlier, while the inputs wait, and compression lowers it.
+#   the gradient has an error. Here it's larger than the error of bfloat16 autocast, printed above
+#   the table.
+# - Checkpoints keep fewer bytes than 8 bits do, and their gradients are exact, but they need more
+#   FLOPs.
+# - The two combined keep the fewest bytes. The gradient's error is small, since only each block's
+#   input is rounded, and the block is recomputed from it in full precision. But the peak is no
+#   lower than with checkpoints alone. It comes at the end of backward, when the other blocks'
+#   inputs are already freed. With many more tokens the peak comes earlier, while these inputs are
+#   still in memory, and 8 bits lower it.
 #
 # ## What else happens in the second run
 #
-# - **A forward hook inside a checkpoint** also fires in the recomputation, so if it collects
-#   activations, it collects each twice. Only the last module's hooks fire once: the recomputation
-#   stops before them.
-# - **DeepSpeed's own `checkpoint`** doesn't restore autocast: forward runs in bfloat16, and the
-#   recomputation in float32 (DeepSpeed 0.19.8).
+# - **A forward hook inside a checkpoint** also runs in the recomputation. If it collects
+#   activations, it collects each of them twice.
+# - **DeepSpeed's own `checkpoint`** doesn't restore autocast. If forward runs under autocast in
+#   bfloat16, the recomputation runs in float32 (DeepSpeed 0.19.8).
 #
 # ## What you can now do
 #
-# - Say when a second run routes differently and whether its shapes show it, and check the
-#   gradients.
-# - Save a choice instead of repeating it, with a list of one operation.
-# - Keep activations in 8 bits, and say what that costs in the gradient and saves in bytes.
+# - Say when the recomputation sends tokens to other experts, and whether PyTorch's check detects
+#   it.
+# - Save the router's choice with a list of one operation, instead of computing it again.
+# - Keep activations in 8 bits, and say how many bytes that saves and how large the gradient's error
+#   is.
 #
 # Back to the core: chapter 13, `13_many_devices`.

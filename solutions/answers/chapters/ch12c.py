@@ -13,12 +13,12 @@ FILLINGS = {
             "[torch.ops.aten.sort.default]",
         ),
         "saves_everything": wrong(
-            "and the routing is 6144",
+            "the routing has 6144",
             "[torch.ops.aten.topk.default]",
             "lambda *_, **__: torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE",
         ),
         "saves_the_scores": wrong(
-            "and the routing is 6144",
+            "the routing has 6144",
             "[torch.ops.aten.topk.default]",
             "[torch.ops.aten.topk.default, torch.ops.aten._softmax.default]",
         ),
@@ -58,14 +58,14 @@ FILLINGS = {
         "knows_one_block": wrong("((4, 64), (4, 1), (2, 128)), not ((8", "(-1, block)", "(-1, 64)"),
         "divides_by_128": wrong("200.0, 2.0", "/ 127\n", "/ 128\n"),
         "divides_zeros_by_zero": right(".clamp(min=1e-12)", ""),
-        "keeps_16_bits": wrong("torch.int16, and not int8", "torch.int8", "torch.int16"),
+        "keeps_16_bits": wrong("torch.int16, not int8", "torch.int8", "torch.int16"),
         "gives_the_rows_shape": wrong("(4, 1), (4, 64)), not", "tensor.shape", "rows.shape"),
         "clamps_afterwards": right(".round_()", ".round_().clamp_(-127, 127)"),
     },
     "from-8-bits": {
-        "forgets_the_size": wrong("It is [1, -2, 127, 0]", "steps * scale", "steps"),
+        "forgets_the_size": wrong("You return [1, -2, 127, 0]", "steps * scale", "steps"),
         "forgets_the_shape": wrong("[[0.5, -1.0]", "(steps * scale).view(shape)", "steps * scale"),
-        "divides": wrong("It is [2.0, -4.0", "steps * scale", "steps / scale"),
+        "divides": wrong("You return [2.0, -4.0", "steps * scale", "steps / scale"),
         "reshapes": right(".view(shape)", ".reshape(shape)"),
     },
 }
