@@ -1,9 +1,10 @@
 # %% [markdown] id="title"
 # # Mixtures of experts in bytes
 #
-# Most large language models today are mixtures of experts: in each layer a router sends a token to
-# a few of many MLPs. Such a model has two sizes, which determine different parts of its memory. In
-# this companion you count both sizes, see what a block keeps, and choose what to recompute.
+# Most large language models today are mixtures of experts: in each layer a router sends each token
+# to a few out of many MLPs. Such a model has two sizes: the number of all its parameters, and the
+# number that one token uses. In this companion you count both, see what a block keeps for backward,
+# and choose what to recompute.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -23,16 +24,18 @@ from tutorial_lib.units import GB, MIB
 # %% [markdown] id="active-text"
 # ## Two sizes of one model
 #
-# A mixture has two parameter counts. The *total* includes all; the *active* parameters process one
-# token: a few (`chosen`) of each layer's experts, and everything outside the experts.
+# A mixture has two parameter counts. The *total* counts all parameters. The *active* count has only
+# the parameters that one token uses: `chosen` of each layer's experts, and everything outside the
+# experts.
 #
-# **Write.** `active`, three or four lines. In the library, the names of the experts' parameters
-# contain `.experts.`, and one tensor holds all experts of a layer.
+# **Write.** `active`, three or four lines. In transformers, the names of the experts' parameters
+# contain `.experts.`. Each such parameter is one tensor with the weights of all experts of a layer,
+# so only a part of it is active.
 
 
 # %% id="active"
 def active(model, chosen, experts):
-    """Number of parameters that a token meets: `chosen` of `experts`, and the rest."""
+    """Return how many parameters a token uses: `chosen` of `experts`, and the rest."""
     ### BEGIN SOLUTION
     total = sum(p.numel() for p in model.parameters())
     named = model.named_parameters()
@@ -50,7 +53,7 @@ def active_is_right():
     model = nn.ModuleDict({"norm": nn.LayerNorm(5), "layer": layer})
     seen = active(model, 2, 3)
     assert seen == 280, (
-        f"Experts of 270 parameters, 2 of 3 chosen, 100 others: 280, and not {seen}."
+        f"Experts with 270 parameters, 2 of 3 chosen, plus 100 others: 280, not {seen}."
     )
 
 
@@ -62,7 +65,7 @@ MODELS = {
 }
 rows = {}
 for name, (config, experts) in MODELS.items():
-    with torch.device("meta"):  # shapes, and no memory
+    with torch.device("meta"):  # shapes without memory
         model = transformers.AutoModelForCausalLM.from_config(config)
     total = sum(p.numel() for p in model.parameters())
     working = active(model, config.num_experts_per_tok, experts)
@@ -73,12 +76,13 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="sizes-read"
 # Our counts agree within a billion with the published ones for Mixtral (Jiang et al., 2024), OLMoE
-# (Muennighoff et al., 2024) and DeepSeek-V3. Weights, gradients and states depend on the *total*,
-# and arithmetic on the *active* parameters. What do activations depend on? We predict them for a
-# block of OLMoE, with 4096 tokens in bfloat16.
+# (Muennighoff et al., 2024) and DeepSeek-V3. The memory for weights, gradients and states (here 16
+# bytes per parameter) depends on the *total*. The arithmetic depends on the *active* parameters.
+# What does the memory for activations depend on? We predict it for a block of OLMoE, with 4096
+# tokens in bfloat16.
 #
-# **Predict.** Each token goes to 8 experts, which are half as wide as the model. What percentage of
-# the block's saved bytes do the experts keep?
+# **Predict.** Each token goes to 8 experts, whose hidden layer is half as wide as the model. The
+# block saves activations for backward. What percentage of these bytes do the experts save?
 
 # %% id="guess-experts"
 guess = None  # %
@@ -114,26 +118,31 @@ large = [row for row in inside if row.num_bytes > 32 * MIB]
 pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 
 # %% [markdown] id="kept-read"
-# Every token takes eight rows: when sorted by expert (`Index`), between the two matmuls (`Split`,
-# `Silu`, `Mul`), and after them (`GroupedMm`), until the eight results are added up. A dense model
-# of the *active* size doesn't copy rows, so it keeps fewer activations.
+# Inside the mixture, each token is copied to eight rows, one for each of its experts. These rows
+# are saved at three places: after sorting by expert (`Index`), between the two matmuls (`Split`,
+# `Silu`, `Mul`), and after the second matmul (`GroupedMm`). A dense model of the *active* size
+# copies no rows, so it keeps less.
 #
-# Under expert parallelism each rank has some of the experts. The copied rows are then sent to the
-# experts' ranks, and the results are sent back. Each of the two transfers needs a buffer for all
-# rows that the *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that rank
-# would get 8 times the mean. That's why models balance their routers, or drop tokens.
+# In expert parallelism each rank (a process with its own GPU) has some of the experts. The copied
+# rows are sent to their experts' ranks, and the results are sent back. Each rank needs buffers for
+# all the rows that it gets. If the router sent all tokens to one of 8 ranks, that rank would get 8
+# times as many rows as with an even split, and could run out of memory. That's why models balance
+# their routers, or drop tokens.
 #
 # ## Which part to recompute
 #
-# You can recompute the core of attention (`core_attn`), the experts' activation function
-# (`moe_act`), or the whole mixture. `moe_act` recomputes what is between the two matmuls, from
-# `Split`'s output. Megatron Bridge has measured `core_attn` and `moe_act` on Moonlight, which has
-# 16 billion parameters in total, on 8 H100s with expert parallelism 8. The next table shows these
-# measurements below our counts for OLMoE's block.
+# In Megatron, you can recompute three parts: the core of attention, from the scores to their
+# product with the values (`core_attn`); the experts' activation function (`moe_act`); or the whole
+# mixture. `moe_act` keeps `Split`'s output, and recomputes from it the two tensors up to the second
+# matmul (`Silu`, `Mul`).
+#
+# The next table's first two rows have our counts for OLMoE's block. The last two have Megatron
+# Bridge's measurements of Moonlight, a mixture with 16 billion parameters in total, whose experts
+# are divided over 8 H100s.
 
 # %% id="choices"
 # NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-activation-recompute,
-# 2026-08-12: peak in GB, ms a step
+# 2026-08-12: peak in GB, ms per step
 MOONLIGHT = {"none": (36.618, 457.18), "core_attn": (36.614, 474.8)}
 MOONLIGHT["moe_act"] = 35.941, 466.26
 tokens, width, inner, chosen = 4096, 2048, 1024, 8
@@ -156,20 +165,20 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 
 # %% [markdown] id="choices-read"
 # In both models `moe_act` is a better choice than `core_attn`. Recomputing the core of attention
-# costs more and frees nothing, since a fused kernel keeps no scores. Recomputing the experts'
-# activation frees a lot and needs no matmul. (It frees a smaller share of Moonlight's *peak* than
-# of OLMoE's block, since the peak also holds weights and states.) Recomputing the whole mixture
-# frees the most and costs the most arithmetic: the router, the sorting and, with expert
-# parallelism, the communication all run again. Megatron Bridge names a model that fits in 80 GB
-# only this way (Nemotron 3 Nano).
+# frees almost nothing, since a fused kernel keeps no scores, and it costs more. Recomputing the
+# experts' activation function frees more, and needs no matmul. On Moonlight, it frees only a small
+# share of the peak, since the peak also includes weights and states.
 #
-# In the recomputation, the router must send each token to the same experts as in forward. Companion
-# `12c_recomputing_what_is_random` shows what happens if it does not, and how to save the routing.
+# Recomputing the whole mixture frees the most and costs the most arithmetic. The router, the
+# sorting and, with expert parallelism, the communication run again too.
+#
+# If you recompute the mixture, the router must send each token to the same experts as in forward
+# (12c).
 #
 # ## On paper
 #
-# **1.** Mixtral has 8 experts in a layer and chooses 2. What share of its experts' weights gets a
-# gradient from one token, and what share from 4096?
+# **1.** Mixtral has 8 experts in a layer and chooses 2 of them for each token. What share of the
+# experts' weights gets a gradient from one token, and what share from 4096 tokens?
 #
 # <details><summary>Answer</summary>
 #
@@ -177,26 +186,28 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 # gradients and states depend on the total.
 # </details>
 #
-# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. How many bytes do the rows
-# take, and how many does the sorted copy take?
+# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. How many bytes do the tokens
+# take, and how many do their copies, sorted by expert, take?
 #
 # <details><summary>Answer</summary>
 #
-# The rows take $4096 \cdot 2048 \cdot 2$ bytes, or 16 MiB, and the copy eight times as much, 128
-# MiB.
+# The tokens take $4096 \cdot 2048 \cdot 2$ bytes, or 16 MiB. The copies take eight times as much,
+# 128 MiB.
 # </details>
 #
 # **3.** 64 experts are divided over 8 ranks, and each rank has its own 4096 tokens, which go to 8
-# experts each. How many rows does a rank get if routing is even? What does checkpointing the
-# mixture add to the traffic?
+# experts each. How many rows does a rank get if all experts get equally many? Without a checkpoint,
+# forward and backward send rows between ranks. By what share does checkpointing the mixture
+# increase this traffic?
 #
 # <details><summary>Answer</summary>
 #
 # It gets $8 \cdot 4096$ rows, as many as it sends. Forward sends rows out and results back, and
-# backward sends as much. The second forward adds half as much again.
+# backward sends as much again. Checkpointing runs forward a second time, so the traffic grows by
+# half.
 # </details>
 #
 # ## What you can now do
 #
-# - Count a mixture's two sizes, and say which bytes depend on which.
+# - Count a mixture's total and active parameters, and say what depends on each.
 # - Say what the experts keep, and which part frees the most memory for its cost.

@@ -4,17 +4,17 @@ from solutions.answers import right, wrong
 
 FILLINGS = {
     "active": {
-        "counts_all": wrong("and not 370", " - routed + routed * chosen // experts", ""),
-        "forgets_the_rest": wrong("and not 180", "total - routed + routed", "routed"),
+        "counts_all": wrong("280, not 370", " - routed + routed * chosen // experts", ""),
+        "forgets_the_rest": wrong("280, not 180", "total - routed + routed", "routed"),
         "counts_one_expert": wrong(
-            "and not 190", "routed * chosen // experts", "routed // experts"
+            "280, not 190", "routed * chosen // experts", "routed // experts"
         ),
         "counts_the_others_twice": wrong(
-            "and not 550", "total - routed + routed", "total + routed"
+            "280, not 550", "total - routed + routed", "total + routed"
         ),
-        "takes_shared_ones_for_routed": wrong("and not 250", '".experts." in', '"experts." in'),
+        "takes_shared_ones_for_routed": wrong("280, not 250", '".experts." in', '"experts." in'),
         "takes_the_share_of_all": wrong(
-            "and not 246",
+            "280, not 246",
             "total - routed + routed * chosen // experts",
             "total * chosen // experts",
         ),
