@@ -1,13 +1,12 @@
 # %% [markdown] id="title"
 # # Many devices
 #
-# So far one device held everything. With several devices you can divide the batch. You can also
-# divide weights, gradients and optimizer states. Each method divides some of the memory and keeps
-# the rest whole on every device.
+# So far one device held everything. With several devices you can divide the batch, the weights, the
+# gradients and the optimizer states.
 #
-# In this chapter you train one small GPT in five ways on real processes. A meter counts what each
-# process holds and sends, and the losses show whether the training is the same. At the end, you
-# predict what each of eight GPUs holds, for models too large for a laptop.
+# In this chapter you train one small GPT in five ways, on up to four processes of your computer.
+# You count what each process holds and sends. At the end, you predict what each of eight GPUs
+# holds, for models too large for a laptop.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -60,8 +59,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 # ```
 #
 # A **rank** is a process with a number. All ranks run the same function. They exchange data in
-# **collectives**, calls that every rank makes. *All-reduce* adds up a tensor over all ranks and
-# gives each rank the sum. A *backend* carries the data: nccl between GPUs, gloo between CPUs.
+# **collectives**, calls that all ranks make together. *All-reduce* adds up a tensor over all ranks
+# and gives each rank the sum. A *backend* carries the data: nccl between GPUs, gloo between CPUs.
 #
 # `ranks.start` starts the processes, and `run` sends them a function of this notebook.
 
@@ -86,12 +85,13 @@ two.run(add_up)
 # rank 1: all weights, lines 4 to 7 ─► gradients ─┘              └─► mean ─► same update
 # ```
 #
-# `DistributedDataParallel` (DDP) gives each rank a copy of everything and a part of the batch.
-# During backward it averages the gradients with all-reduces. First you do the averaging by hand.
+# With `DistributedDataParallel` (DDP), each rank has the whole model and optimizer, and a part of
+# the batch. During backward DDP averages the gradients with all-reduces. First you do the averaging
+# by hand.
 #
 # Our model has eight blocks. Each update trains on eight sequences (lines of text), however many
-# ranks there are. **P** is the size of the weights; gradients take another P, and AdamW's states
-# take two. All sizes in this chapter are in P.
+# ranks there are. All sizes in this chapter are in **P**, the size of the weights. Gradients take
+# another P, and AdamW's states take two.
 
 
 # %% id="model"
@@ -116,14 +116,13 @@ def my_lines():
 
 
 # %% [markdown] id="write-average"
-# **Write.** `average`, which every rank runs. `loss_of(model(part), part)` is a part's loss, and
-# `dist.all_reduce(tensor)` leaves the sum over all ranks in the tensor. The check runs `average` on
-# two ranks, and compares with one process's gradient on all eight sequences.
+# **Write.** `average`, which every rank runs. `loss_of(model(part), part)` is the loss on a part of
+# the batch, and `dist.all_reduce(tensor)` replaces the tensor by its sum over all ranks.
 
 
 # %% id="average"
 def average(model):
-    """Go backward on `my_lines()`, and leave in `.grad` the mean over all ranks."""
+    """Run backward on `my_lines()`, and leave the mean over all ranks in `.grad`."""
     ### BEGIN SOLUTION
     loss_of(model(my_lines()), my_lines()).backward()
     for parameter in model.parameters():
@@ -151,39 +150,40 @@ def averages():
     for rank, (seen, lost, moved) in enumerate(two.run(on_a_rank)):
         assert not lost, f"Rank {rank}: {lost} parameters have no gradient."
         assert not moved, (
-            f"Rank {rank}: the weights have changed, and not the gradients."
+            f"Rank {rank}: the weights have changed, but only gradients should."
         )
         times = float(seen @ wanted / wanted.square().sum())
         off = float((seen - wanted).norm() / wanted.norm())
         assert abs(times - 2) > 1e-3, f"Rank {rank} has the sum of both, not the mean."
         assert off < 1e-4, (
-            f"Rank {rank}: the gradient is off by {off:.0%} of that of all eight lines."
+            f"Rank {rank}: the gradient differs by {off:.0%} from all eight lines'."
         )
 
 
 # %% [markdown] id="no-sync-text"
 # DDP copies the gradients into **buckets**, flat tensors of up to 25 MiB (the first up to 1 MiB),
-# and all-reduces each bucket. This model needs two buckets.
+# and all-reduces each bucket.
 #
-# With accumulation, DDP would average after every micro-batch. But averaging once, after the last
-# micro-batch, is enough, so a loop runs all others within `no_sync()`, a context that skips the
-# averaging.
+# By default, DDP averages after every micro-batch. With accumulation, it's enough to average once,
+# after the last micro-batch. So the loop runs all the earlier micro-batches within `no_sync()`, a
+# context that skips the averaging.
 #
-# **Predict.** There are four micro-batches and two buckets. How many all-reduces does an update run
-# *without* `no_sync`?
+# **Predict.** There are four micro-batches and two buckets. How many all-reduces does one update
+# run on each rank, *without* `no_sync`?
 
 # %% id="guess-no-sync"
 guess = None
 
 
 # %% [markdown] id="write-no-sync"
-# **Write.** The update in `all_reduces`. If `skip` is set, run all parts but the last within
-# `model.no_sync()`; then run the last.
+# **Write.** The update in `all_reduces`: forward and backward for each part, without an optimizer.
+# If `skip` is set, run the parts in `others` within `model.no_sync()`. Run the last part outside of
+# it.
 
 
 # %% id="no-sync"
 def all_reduces(num_parts, skip):
-    """Bytes of each all-reduce of an update in `num_parts` micro-batches.
+    """Return the bytes of each all-reduce in an update of `num_parts` micro-batches.
 
     `loss_of(model(part), part)` is a loss; `nullcontext()` does nothing.
     """
@@ -237,14 +237,16 @@ for name, sizes, passes in (("without", synced, 4), ("no_sync", skipped, 1)):
 print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 
 # %% [markdown] id="measured-text"
-# The next function, `measured`, runs on each rank and measures one way of training: a function,
-# `prepare`, that returns the step, the model and the optimizer.
+# The next function, `measured`, runs on each rank and measures one way of training. Its argument is
+# a function, `prepare`, that returns the step (a function that does one update), the model and the
+# optimizer.
 #
-# **Write.** The step of `training_step`. It first clears the old gradients and leaves the new ones
-# in `.grad`.
+# We begin with four ways to train on a global batch of eight sequences. The *global batch* is
+# micro-batch × accumulation steps × ranks. Which of these three factors changes the activations'
+# memory?
 #
-# We begin with four ways to train on a global batch of eight. *Global batch* = micro-batch ×
-# accumulation steps × ranks. Which of the three factors changes the activations' memory?
+# **Write.** The inner function `step` of `training_step`. It clears the old gradients at its start,
+# and leaves the new gradients in `.grad`.
 
 # %% id="measured"
 # @title Measure a rank: run this cell; open it to look
@@ -271,9 +273,9 @@ def training_step(model, batch, num_parts=1, context=nullcontext, make_optimizer
     optimizer = make_optimizer(model.parameters())
 
     def step():
-        """Update once, in `num_parts` micro-batches; give the mean loss, a number.
+        """Update once, in `num_parts` micro-batches; return the mean loss, a number.
 
-        The context, called anew each time, goes around forward alone.
+        Enter a new `context()` around each micro-batch's forward, and nothing else.
         """
         ### BEGIN SOLUTION
         optimizer.zero_grad()
@@ -320,25 +322,21 @@ def updates_once():
         of_twin = loss_of(twin(batch), batch)
         of_twin.backward()
         loss, wanted = step(), of_twin.item()
-        assert isinstance(loss, float), f"The loss is no number: it is {loss!r}."
+        assert isinstance(loss, float), f"The loss isn't a number: it's {loss!r}."
         said = f"{entered} micro-batches enter the context {len(inside)} times."
         assert len(inside) == entered, said
         within = any(inner for _, inner in backward)
-        assert not within, "Backward runs within the context."
-        said = (
-            "A micro-batch's forward runs before the last one's backward: both graphs"
-        )
+        assert not within, "Backward runs within the context: only forward should."
+        said = "A micro-batch's forward runs before the previous backward: both graphs"
         after = [number for number, _ in backward]
         assert after == [*range(1, entered + 1)], f"{said} are in memory at once."
         empty = any(p.grad is None for p in model.parameters())
         assert not empty, "After the step `.grad` is empty."
         both = [[p.grad for p in gpt.parameters()] for gpt in (model, twin)]
         by = off(*both)
-        said = (
-            f"The {update} update's gradient is off by {by:.0%} of that of all lines."
-        )
+        said = f"The {update} update's gradient is off by {by:.0%}, against all lines'."
         assert by < 1e-3, said
-        said = f"The loss is {loss:.3f}, and the mean of all lines is {wanted:.3f}."
+        said = f"The loss is {loss:.3f}, but the mean of all lines is {wanted:.3f}."
         assert abs(loss - wanted) < 1e-3, said
         plain.step()
         by = off(model.parameters(), twin.parameters())
@@ -351,13 +349,13 @@ def one_process(num_parts=1, num_lines=8):
 
 
 # %% [markdown] id="write-ddp"
-# **Write.** `ddp`: DDP around a new GPT, with `gradient_as_bucket_view=True`, and `training_step`
-# on `my_lines()`. (`.grad` is then a view of the bucket. A copy would cost one more P.)
+# **Write.** `ddp`, which wraps a new GPT in DDP with `gradient_as_bucket_view=True`, and calls
+# `training_step` on `my_lines()`. (Each `.grad` is then a view of its bucket, which saves one P.)
 
 
 # %% id="ddp"
 def ddp(num_parts=1, recomputed=False, **choices):
-    """Step, model and optimizer of a rank; the choices are `training_step`'s."""
+    """Return a rank's step, model and optimizer; choices go to `training_step`."""
     ### BEGIN SOLUTION
     gpt = make_gpt(recomputed)
     model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
@@ -373,15 +371,15 @@ def divides_the_lines():
     with ranks.pretend(2):  # one rank of two
         step, model, optimizer = ddp(2, True, make_optimizer=partial(SGD, lr=0.1))
         kind = type(model).__name__
-        assert kind == "DistributedDataParallel", f"The model is a {kind}."
+        assert kind == "DistributedDataParallel", f"The model is a {kind}, not DDP."
         assert isinstance(optimizer, SGD), "The choices are not passed on."
         attention = model.module.blocks[0].attention
         attention.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
         step()
-    said = f"2 parts, recomputed, of a rank's 4 lines: a block runs on {sizes} lines."
+    said = f"A rank's 4 lines in 2 parts, recomputed: a block runs on {sizes} lines."
     assert sizes == [2, 2, 2, 2], said
     grad = model.module.head.weight.grad
-    assert grad.untyped_storage().nbytes() > grad.nbytes, "`.grad` is no bucket's part."
+    assert grad.untyped_storage().nbytes() > grad.nbytes, "`.grad` isn't in a bucket."
 
 
 # %% id="global-batch"
@@ -401,29 +399,31 @@ table["loss"] = [one.loss for one in settings.values()]
 table.round(2)
 
 # %% [markdown] id="zero-text"
-# Only the micro-batch changes the activations' memory. Accumulation and DDP add a constant to the
-# peak: the gradients of earlier micro-batches, or DDP's buckets (with `no_sync`, both). The loss is
-# the same in all rows, so the training is too.
+# Only the micro-batch changes the activations' memory. Accumulation adds 1 P to the peak, the
+# gradients of earlier micro-batches. DDP adds 1 P, its buckets. Both together still add only 1 P,
+# since `.grad` is a view of the bucket. After three updates, the loss of the fourth is the same in
+# all rows, so all four ways train alike.
 #
 # ## ZeRO: divide the bytes, not the work
 #
-# With DDP, N ranks hold N equal copies of weights, gradients and states. In ZeRO (Rajbhandari et
-# al., 2020) each rank keeps one N-th, in three stages. Stage 1 divides the optimizer's states,
-# stage 2 also the gradients, and stage 3 also the weights. In stage 3 a rank gathers the weights
-# that it lacks just before it needs them.
+# With DDP, N ranks hold N equal copies of weights, gradients and states. ZeRO (Rajbhandari et al.,
+# 2020) divides these by N, in three stages. Stage 1 divides the optimizer's states, stage 2 also
+# the gradients, and stage 3 also the weights. In stage 3 a rank gathers the other ranks' weights
+# just before it needs them.
 #
-# Two PyTorch tools come close:
+# Two PyTorch tools do nearly the same:
 #
 # - `ZeroRedundancyOptimizer` divides the optimizer's states, like stage 1. DDP still all-reduces
 #   whole gradients, and the optimizer then broadcasts the new weights.
-# - `fully_shard` (FSDP2) gathers each wrapped module in its forward. With
-#   `reshard_after_forward=True` it then drops the weights, and gathers them again in backward, like
-#   stage 3. With `False` it keeps the gathered weights until backward.
+# - `fully_shard` (FSDP2) divides weights, gradients and states, and gathers a module's weights
+#   before its forward. With `reshard_after_forward=True` it frees them after forward, and gathers
+#   them again in backward, like stage 3. With `False` it keeps the gathered weights until backward.
 #
-# The table has formulas for N ranks with AdamW, in P. A is what a single process needs for one
-# rank's sequences, beyond weights and states. At its peak, a rank in stage 3 has gathered one block
-# and the modules outside the blocks (*rest*). It also holds one more block-sized buffer
-# ([13d](13d_fsdp2_in_full.ipynb) says which).
+# The table has formulas for what one of N ranks holds and sends with AdamW, in P. A is mostly
+# activations: it's the peak of a single process that trains on one rank's sequences, minus its
+# weights and states. At its peak, a rank in stage 3 has gathered the weights of one block and those
+# outside the blocks (*rest*). It also holds one more block-sized buffer, which
+# [13d](13d_fsdp2_in_full.ipynb) explains.
 #
 # | | between steps | at the peak | sent per step |
 # |---|---|---|---|
@@ -432,12 +432,14 @@ table.round(2)
 # | FSDP2, kept until backward | $4/N$ | $1 + 3/N + A$ | $2\,(N-1)/N$ |
 # | FSDP2, stage 3 | $4/N$ | $3/N + \text{rest} + 2\,\text{block} + A$ | $3\,(N-1)/N$ |
 #
-# In a ring, a gather, reduce-scatter or broadcast sends $(N-1)/N$ of the tensor, and an all-reduce
+# A *reduce-scatter* adds up a tensor over all ranks and leaves each rank one N-th of the sum. The
+# last column is for a *ring*, in which each rank sends only to the next one. For a gather, a
+# reduce-scatter or a broadcast, a rank then sends $(N-1)/N$ of the tensor. For an all-reduce it
 # sends twice as much.
 #
-# **Predict.** Four ranks train on two sequences each. What percentage of DDP's peak does stage 3
-# need? For A, subtract 4 from the counted peak of two ranks with micro-batch 2, above. The next
-# cell prints *block* and *rest*.
+# **Predict.** Four ranks train on two sequences each. How high is stage 3's peak, as a percentage
+# of DDP's peak? DDP's peak is $4 + A$. You have counted it above, in the row for two ranks with
+# micro-batch 2. The next cell prints *block* and *rest*.
 
 # %% id="zero-picture"
 block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
@@ -456,17 +458,17 @@ divided = partial(ZeroRedundancyOptimizer, optimizer_class=AdamW, foreach=False)
 zero_1 = partial(ddp, make_optimizer=divided)
 
 # %% [markdown] id="write-fsdp"
-# **Write.** `fsdp`, with `fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)`
-# for each block, and then for the model, which takes the rest. The mesh is
-# `init_device_mesh("cpu", (dist.get_world_size(),))`, and the step is
+# **Write.** `fsdp`. Call `fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)`
+# for each block, and then for the model. The last call divides the weights outside the blocks. The
+# mesh is `init_device_mesh("cpu", (dist.get_world_size(),))`. Return
 # `training_step(model, my_lines())`.
 
 
 # %% id="fsdp"
 def fsdp(twice, recomputed=False, **choices):
-    """Divide a new GPT over all ranks, and give its step, model and optimizer.
+    """Divide a new GPT over all ranks; return its step, model and optimizer.
 
-    Twice: whether backward gathers the weights again, as stage 3 does.
+    `twice`: whether backward gathers the weights again, as stage 3 does.
     """
     ### BEGIN SOLUTION
     model = make_gpt(recomputed)
@@ -479,7 +481,7 @@ def fsdp(twice, recomputed=False, **choices):
 
 # %% id="check-fsdp"
 # @title Check: run this cell
-@blanks.check("fsdp", "divide each block, then the model, and return three")
+@blanks.check("fsdp", "divide each block, then the model, and return all three")
 def divides_everything():
     bf16 = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16)}
     for twice, again, choices in ((True, False, {}), (False, True, bf16)):
@@ -502,12 +504,12 @@ def divides_everything():
         said = "The optimizer holds other tensors than the model: divide first."
         assert held == {id(part) for part in model.parameters()}, said
         gathers, right = len(traffic.sizes("all_gather")), 9 * (1 + twice)
-        said = f"twice={twice}: a step gathers {gathers} times; 9 parts make {right}."
+        said = f"twice={twice}: a step gathers {gathers} times; 9 parts need {right}."
         assert gathers == right, said
         said = f"recomputed={again}: a block runs {runs} times in a step."
         assert runs == 1 + again, said
-        assert len(x) == 4, f"A rank of two has {len(x)} of the 8 lines."
-        said = f"A block computes in {x.dtype}, and mp_policy says bfloat16."
+        assert len(x) == 4, f"A rank of two has {len(x)} of the 8 lines, not 4."
+        said = f"A block computes in {x.dtype}, but mp_policy says bfloat16."
         assert not choices or x.dtype == torch.bfloat16, said
 
 
@@ -558,22 +560,23 @@ show(ways)
 
 # %% [markdown] id="zero-read"
 # - **Activations are not divided.** Every rank keeps the activations of its own sequences.
-# - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
-#   weights are gathered.
+# - **FSDP2 with kept weights saves less of DDP's memory at the peak than between steps**, because
+#   at the peak each rank has gathered all weights.
 #
 # ## FSDP2 with checkpointing and 16 bits
 #
 # ```text
-# for block in blocks:    checkpoint(block)     what backward runs again
-#                         block.compile()       one graph a block
-#                         fully_shard(block)    gathers before, frees after
-# model:                  fully_shard(model)    what is in no block
+# for block in blocks:    checkpoint(block)     backward runs the block again
+#                         block.compile()       one graph per block
+#                         fully_shard(block)    gathers weights before, frees them after
+# model:                  fully_shard(model)    the weights outside the blocks
 # ```
 #
-# This is torchtitan's order: checkpoint, compile, shard. Backward gathers a block once, recomputes
-# it, differentiates it, and drops its weights, so checkpointing sends nothing extra
-# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). The next cell measures two rows of the
-# chapter's last table.
+# This is the order in which torchtitan, PyTorch's own training code, applies `checkpoint`,
+# `compile` and `fully_shard`. In backward, FSDP2 gathers a block's weights once and uses them for
+# both the recomputation and the gradients. So checkpointing sends nothing extra
+# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). The next cell trains with FSDP2 and
+# checkpoints, in float32 and in bfloat16, for two rows of the chapter's last table.
 
 # %% id="fsdp-levers"
 IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
@@ -583,20 +586,19 @@ seen["ZeRO 3 + checkpoint, bf16"] = of_four(
 )
 
 # %% [markdown] id="fsdp-levers-read"
-# `MixedPrecisionPolicy` gathers and computes in bfloat16, so gathers send half the bytes. The
-# divided weights and the states stay in float32, and with this `reduce_dtype` so do the sums of
-# gradients. Without `reduce_dtype`, gradients that wait for an exchange are bfloat16 in PyTorch
-# 2.13.0, but float32, with twice the bytes, in 2.15.0.
+# With this `MixedPrecisionPolicy`, FSDP2 gathers and computes in bfloat16, so gathers send half the
+# bytes. Each rank's part of the weights and states stays in float32. The gradients are added up in
+# float32 too, because of `reduce_dtype`.
 #
 # ## FSDP2 with accumulation
 #
-# Under FSDP2, `set_requires_gradient_sync(False)` does what `no_sync` does under DDP: it skips the
-# reduce-scatter, so each rank holds whole gradients. Is it worth skipping?
+# `set_requires_gradient_sync(False)` is FSDP2's `no_sync`. It skips the reduce-scatter, so ranks
+# send less, but each rank holds whole gradients. How much does that add to the peak?
 
 
 # %% [markdown] id="write-fsdp-accumulation"
-# **Write.** The step. Call `model.set_requires_gradient_sync(...)` before each part's forward, with
-# `True` for every part if `sync`, otherwise only for the last.
+# **Write.** The inner function `step`. Call `model.set_requires_gradient_sync(...)` before each
+# part's forward. If `sync` is set, pass `True` for every part, otherwise only for the last.
 
 
 # %% id="fsdp-accumulation"
@@ -605,7 +607,7 @@ def accumulating(sync):
     parts = my_lines().chunk(2)
 
     def step():
-        """Update once, in two micro-batches; give the mean loss, a number."""
+        """Update once, in two micro-batches; return the mean loss, a number."""
         ### BEGIN SOLUTION
         optimizer.zero_grad()
         total = 0.0
@@ -624,7 +626,7 @@ def accumulating(sync):
 # %% id="check-fsdp-accumulation"
 # @title Check: run this cell
 def gradients_at_updates(optimizer):
-    """A list that gets this rank's gradients whenever the optimizer steps."""
+    """Return a list that gets this rank's gradients at each optimizer step."""
     found, (group,) = [], optimizer.param_groups
 
     def look(*_):
@@ -644,7 +646,7 @@ def own_part(output, input, *args, send=dist.reduce_scatter_tensor, **kwargs):
     return sent
 
 
-@blanks.check("accumulating", "return a step that gives the mean loss")
+@blanks.check("accumulating", "return a step that returns the mean loss")
 def accumulates_divided():
     pretended = patch.object(dist, "reduce_scatter_tensor", own_part)
     for sync, right in ((True, 18), (False, 9)):
@@ -663,9 +665,9 @@ def accumulates_divided():
                 optimizer.zero_grad()
                 loss_of(model(my_lines()), my_lines()).backward()
                 optimizer.step()
-        assert isinstance(loss, float), f"The loss is no number: it is {loss!r}."
+        assert isinstance(loss, float), f"The loss isn't a number: it's {loss!r}."
         seen = len(traffic.sizes("reduce_scatter"))
-        said = f"sync={sync}: {seen} reduce-scatters; 9 parts make {right}."
+        said = f"sync={sync}: {seen} reduce-scatters; 9 parts need {right}."
         assert seen == right, said
         assert once == 1, f"The optimizer steps {once} times, not once."
         for number, (ours, true) in enumerate(zip(updates, truth, strict=True), 1):
@@ -680,21 +682,21 @@ def accumulates_divided():
 
 # %% id="fsdp-accumulation-table"
 table = {}
-for title, sync in (("exchanged in each", True), ("in the last alone", False)):
+for title, sync in (("exchanged in each", True), ("in the last only", False)):
     report, _, traffic = of_four(accumulating, sync)
     table[title] = [report.peak_bytes / P, traffic.ring_bytes(N) / P]
 pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).round(2)
 
 # %% [markdown] id="fsdp-accumulation-read"
 # If gradients are exchanged only after the last micro-batch, each rank keeps whole gradients until
-# then. So if gradients are large, **accumulate under FSDP2 with the reduce-scatter in each
-# micro-batch**, although it sends more.
+# then, and the peak is higher. So if gradients are large, **run the reduce-scatter in every
+# micro-batch under FSDP2**, although that sends more.
 #
 # ## What does each lever touch?
 #
 # We now try three more levers on four DDP ranks: checkpointing each block, moving saved tensors to
-# the host (with chapter 07d's hooks; NumPy arrays stand in for host memory), and bfloat16 autocast.
-# If a row shows no gradients, its peak comes before any `.grad` is filled.
+# the host with chapter 07d's hooks (NumPy arrays stand in for host memory), and bfloat16 autocast.
+# In the table, a row with 0 P of gradients has its peak before any `.grad` is filled.
 
 
 # %% id="host"
@@ -720,13 +722,12 @@ table["sent"] = [one.traffic.ring_bytes(N) / P for one in rows.values()]
 table["loss"] = [one.loss for one in rows.values()]
 losses = [one.loss for name, one in rows.items() if "bf16" not in name]
 same = max(losses) - min(losses) < 1e-4
-print("in float32 all losses of the fourth update are the same to 1e-4:", same)
+print("in float32, all losses of the fourth update are the same to 1e-4:", same)
 display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# In float32 every row's training is the same, however memory is divided. 16-bit arithmetic changes
-# the loss a little.
+# In float32 the loss is the same in every row. In bfloat16 it changes a little.
 #
 # Checkpointing, offload and 16 bits work inside each rank, so you can combine them with DDP, ZeRO
 # and FSDP2.
@@ -735,8 +736,8 @@ plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 peaks = {name: f"{one.report.peak_bytes / P:.2f}" for name, one in rows.items()}
 claims.Verdicts(
     claims.Verdict(
-        "C20", "shown", "No lever of this chapter does it all: its ranks divide "
-        "weights, gradients and states, and checkpointing, offload and 16 bits cut "
+        "C20", "shown", "No single lever of this chapter does it all: its ranks divide "
+        "weights, gradients and states, while checkpointing, offload and 16 bits cut "
         "activations. Pipeline and tensor parallelism (13b) divide all of these.",
         f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, both with "
         f"checkpointing {peaks['DDP + checkpoint']} and "
@@ -744,8 +745,8 @@ claims.Verdicts(
         f"{peaks['DDP + offload']}, with autocast {peaks['DDP + bf16 autocast']}",
         "counted", "all-rows"),
     claims.Verdict(
-        "D09", "holds", "With no_sync DDP sends each bucket of gradients once an "
-        "update, and without it once a micro-batch.",
+        "D09", "holds", "With no_sync, DDP sends each bucket of gradients once per "
+        "update. Without it, DDP sends each bucket once per micro-batch.",
         f"{len(skipped)} with no_sync, {len(synced)} without, for {buckets} buckets "
         "and 4 micro-batches", "counted", "no-sync-table"),
 )  # fmt: skip
@@ -756,11 +757,10 @@ claims.Verdicts(
 # `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.
 # Collectives send nothing, but all shapes are right, so `memory.predict` gives one rank's bytes.
 # `Recipe` prepares a published model for `ddp`, `fsdp` (FSDP2) or `tp` (tensor parallelism, 13b).
-# In a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
-# The bars below were predicted this way. Everything is in bfloat16, with fused AdamW, each block
-# checkpointed, and one full-length sequence per rank (with `tp`, one in total). GPT-2 XL has no TP
-# bar, since eight ranks can't divide its 25 heads.
+# The bars below were predicted this way. All models train in bfloat16 with fused AdamW and each
+# block checkpointed. Each rank has one full-length sequence (with `tp`, all ranks share one). GPT-2
+# XL has no `tp` bar, since its 25 heads can't be divided by eight.
 
 # %% id="per-rank"
 LEAN = {"precision": "bf16", "optimizer": "adamw-fused", "checkpointing": "per-block"}
@@ -779,27 +779,29 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # %% [markdown] id="per-rank-read"
 # - With DDP, more ranks do not help: each needs all 4 P.
 # - With FSDP2 or TP, Llama-2-7B fits on 24 GiB cards. Llama-2-70B is borderline on eight 80 GiB
-#   cards: its 4 P in 16 bits, divided by eight, take most of each card, and nccl and the allocator
-#   need a few GiB too.
-# - Mixed precision keeps weights and states in float32, so they take twice as much.
+#   cards: an eighth of its 4 P takes most of each card, and nccl and the allocator need a few GiB
+#   too.
+# - Mixed precision keeps weights and states in float32, so they'd take twice as much as in these
+#   bars.
 
 # %% [markdown] id="your-run"
 # ## Your run
 #
 # Two cards now share `train.py`'s update: each computes on half of the 12 rows, and keeps half of
-# AdamW's states. DDP can't help, because it acts when the whole model's forward is called, and
-# `train.py` calls the model's parts one by one. So you exchange the gradients yourself, as in
-# `average`: once per update, after the last micro-batch.
+# AdamW's states. DDP works only if you call the whole model, and `train.py` calls the model's parts
+# one by one. So you exchange the gradients yourself, as in `average`, once per update, after the
+# last micro-batch.
 #
-# **Write.** The micro-batches and the exchange in `on_ranks`. `train.loss_of(model, part)` is a
-# mean loss, and `share_of(part, tokens)` is its weight: a part's share of the targets of *all*
-# ranks (chapter 09). Do you need the sum over ranks, or the mean?
+# **Write.** The micro-batches and the exchange in `on_ranks`. `train.loss_of(model, part)` is the
+# mean loss over a part's targets. Its weight is `share_of(part, tokens)`, the part's share of the
+# targets of *all* ranks (chapter 09). With these weights, do you need the sum over ranks, or the
+# mean? Exchange the loss in the same way, so that each rank returns the loss of all ranks.
 
 
 # %% id="make-divided"
 # @title Divided states and chapter 09's share: run this cell; open it to look
 def make_divided(config):
-    """A model with seeded weights; a rank's optimizer has its share of the states."""
+    """Return a seeded model, and an optimizer with this rank's share of the states."""
     if not dist.is_initialized():  # in a script: torchrun says which rank this is
         dist.init_process_group()
         if torch.cuda.is_available():
@@ -810,7 +812,7 @@ def make_divided(config):
 
 
 def share_of(part, tokens):
-    """A micro-batch's share of all targets that count; both have rows of tokens."""
+    """Return the part's share of all targets that count; both hold rows of tokens."""
     own = (train.targets_of(part) >= 0).sum()
     return own / (train.targets_of(tokens) >= 0).sum()
 
@@ -819,7 +821,7 @@ def share_of(part, tokens):
 def on_ranks(model, optimizer, tokens, micro_batch=4):
     """Do one update on this rank's rows of all tokens; return the loss of all ranks.
 
-    It's a tensor without history.
+    The loss is a tensor without a graph.
     """
     optimizer.zero_grad()
     mine, total = tokens.chunk(dist.get_world_size())[dist.get_rank()], 0
@@ -838,7 +840,7 @@ def on_ranks(model, optimizer, tokens, micro_batch=4):
 
 # %% id="check-on-ranks"
 # @title Check: run this cell
-@blanks.check("on_ranks", "return the loss of all ranks, a tensor")
+@blanks.check("on_ranks", "return the loss of all ranks, as a tensor")
 def exchanges_once():
     tokens, gpts = your_run.RAGGED, [train.make(train.TWIN)[0] for _ in range(3)]
     sizes, plain_loss = [[], []], train.loss_of
@@ -855,7 +857,7 @@ def exchanges_once():
         losses, traffic = ranks.in_threads(of_a_rank, 2)
     wanted = train.update(gpts[2], SGD(gpts[2].parameters(), lr=0.0), tokens)
     assert sizes == 2 * [[3, 3]], (
-        f"6 rows a rank by 3: the losses are of {sizes} rows, and not of two times 3."
+        f"6 rows per rank by 3: the losses are of {sizes} rows, not [3, 3] per rank."
     )
     true = torch.cat([p.grad.flatten() for p in gpts[2].parameters()])
     for rank, (loss, sent) in enumerate(zip(losses, traffic, strict=True)):
@@ -888,46 +890,48 @@ your_run.apply("13", make=make_divided, update=on_ranks)
 
 # %% [markdown] id="your-run-read"
 # Two ranks add up gradients in a different order from one process, so the results differ in the
-# last bits. The seconds leave out the exchange. Your script needs
-# `torchrun --nproc-per-node 2 my_train.py` from here on.
+# last bits. The figure's seconds don't include the exchange. From here on, start your script with
+# `torchrun --nproc-per-node 2 my_train.py`.
 
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** A model has 7 billion weights and trains with AdamW on eight ranks, all in bfloat16. What
-# does each rank hold between steps under DDP, under ZeRO 1, and under stage 3?
+# **1.** A model has 7 billion weights and trains with AdamW on eight ranks, all in bfloat16. How
+# many GB of weights, gradients and states does each rank hold under DDP, under ZeRO 1 and under
+# ZeRO 3?
 #
 # <details><summary>Answer</summary>
 #
-# P is 14 GB; weights, gradients and both states take 4 P. Under DDP that is 56 GB. ZeRO 1 holds
-# $2 + 2/8$ P, or 31.5 GB, and stage 3 holds $4/8$ P, or 7 GB.
+# P is 14 GB. A rank holds 4 P under DDP, or 56 GB. Under ZeRO 1 it holds $2 + 2/8$ P, or 31.5 GB,
+# and under ZeRO 3 $4/8$ P, or 7 GB.
 # </details>
 #
-# **2.** How long does DDP's all-reduce of these gradients take over links of 12.5 GB/s?
+# **2.** How many seconds does DDP's all-reduce of these gradients take in a ring, over links of
+# 12.5 GB/s?
 #
 # <details><summary>Answer</summary>
 #
-# A ring sends $2 \cdot \frac{7}{8}$ P, or 24.5 GB. That takes about 2 s.
+# Each rank sends $2 \cdot \frac{7}{8}$ P, or 24.5 GB. That takes about 2 s.
 # </details>
 #
-# **3.** An update on eight ranks has four micro-batches. How many P does a rank send with DDP and
-# `no_sync`, and with stage 3?
+# **3.** An update on eight ranks has four micro-batches. How many P does a rank send per update
+# with DDP and `no_sync`, and with ZeRO 3?
 #
 # <details><summary>Answer</summary>
 #
-# DDP sends $2 \cdot \frac{7}{8} = 1.75$ P once. Stage 3 gathers twice and scatters once per
+# DDP sends $2 \cdot \frac{7}{8} = 1.75$ P once. ZeRO 3 gathers twice and reduce-scatters once per
 # micro-batch: $4 \cdot 3 \cdot \frac{7}{8} = 10.5$ P.
 # </details>
 
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Start ranks and count what they send.
-# - Compute from a formula what a rank holds under DDP, ZeRO 1 and 3 and FSDP2.
+# - Start ranks, and count what they send.
+# - Compute from a formula what a rank holds under DDP, ZeRO and FSDP2.
 # - Put checkpointing, 16 bits and accumulation together with FSDP2.
 # - Predict on a laptop what one of eight ranks needs, before you rent the cards.
 #
 # Lab 06 has an exercise with real ranks. Three companions continue this chapter:
-# [13b](13b_divide_the_model.ipynb) (dividing layers and their insides), [13c](13c_launchers.ipynb)
-# (`torchrun`, Accelerate, buckets) and [13d](13d_fsdp2_in_full.ipynb) (FSDP2 over time, frozen
-# weights, HSDP, CPU offload).
+# [13b](13b_divide_the_model.ipynb) (pipelines, tensor and context parallelism),
+# [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) and [13d](13d_fsdp2_in_full.ipynb)
+# (FSDP2 over time, frozen weights, HSDP, CPU offload).

@@ -8,7 +8,7 @@ FILLINGS = {
             "the sum of both, not the mean", "        parameter.grad /= dist.get_world_size()", ""
         ),
         "sends_nothing": wrong(
-            "of that of all eight lines", "        dist.all_reduce(parameter.grad)\n", ""
+            "from all eight lines'", "        dist.all_reduce(parameter.grad)\n", ""
         ),
         "averages_the_weights": wrong(
             "the weights have changed", "all_reduce(parameter.grad)", "all_reduce(parameter.data)"
@@ -79,7 +79,7 @@ FILLINGS = {
             *("        return total", "        optimizer.zero_grad()\n        return total"),
         ),
         "gives_the_last_ones_loss": wrong(
-            "and the mean of all lines is", "return total", "return loss.item() * num_parts"
+            "but the mean of all lines is", "return total", "return loss.item() * num_parts"
         ),
         "enters_no_context": wrong(
             "2 micro-batches enter the context 0 times", "context():", "nullcontext():"
@@ -120,7 +120,7 @@ FILLINGS = {
             "gpt",
         ),
         "copies_the_gradients": wrong(
-            "`.grad` is no bucket's part", ", gradient_as_bucket_view=True", ""
+            "`.grad` isn't in a bucket", ", gradient_as_bucket_view=True", ""
         ),
         "trains_on_all_lines": wrong("a block runs on [4, 4, 4, 4] lines", "my_lines()", "lines"),
         "forgets_the_parts": wrong(
@@ -149,7 +149,7 @@ FILLINGS = {
             "reshard_after_forward=False",
         ),
         "forgets_the_choices": wrong(
-            "and mp_policy says bfloat16", "=twice, **choices)", "=twice)"
+            "but mp_policy says bfloat16", "=twice, **choices)", "=twice)"
         ),
         "forgets_recomputed": wrong(
             "recomputed=True: a block runs 1 times", "make_gpt(recomputed)", "make_gpt()"
@@ -228,7 +228,7 @@ FILLINGS = {
             "    for parameter in model.parameters():\n        dist.all_reduce(parameter.grad)\n",
             "",
         ),
-        "computes_on_all_rows": wrong("6 rows a rank by 3", "in mine.split", "in tokens.split"),
+        "computes_on_all_rows": wrong("6 rows per rank by 3", "in mine.split", "in tokens.split"),
         "exchanges_one_flat_tensor": right(
             "    for parameter in model.parameters():\n        dist.all_reduce(parameter.grad)\n",
             "    flat = torch.cat([p.grad.flatten() for p in model.parameters()])\n"
