@@ -1,14 +1,14 @@
 # %% [markdown] id="title"
 # # Divide the model
 #
-# This companion of chapter 13 is optional: no lab and no later chapter needs it. In chapter 13
-# every rank had all layers. Here each rank has some of the layers (a pipeline), or a part of every
-# layer (tensor parallelism). You answer four questions:
+# This companion of chapter 13 is optional. In chapter 13 every rank had all layers. Here each rank
+# has some of the layers (a pipeline), or a part of every layer (tensor parallelism). You answer
+# four questions:
 #
 # 1. How many micro-batches does a pipeline's rank hold, and what does checkpointing change?
-# 2. Why does a rank wait, and what does an interleaved schedule change?
+# 2. Why do a pipeline's ranks wait, and which schedule makes them wait less?
 # 3. Which tensors does tensor parallelism divide, and which does it leave whole?
-# 4. How do ranks divide a sequence, and what do they send?
+# 4. How do ranks divide a long sequence, and how much do they send?
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -40,8 +40,8 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
 
 # %% [markdown] id="model-text"
-# Model, meter and ranks are from chapter 13: a GPT of eight blocks, eight sequences per update, and
-# four processes. All sizes are in **P**, the size of the weights.
+# The set-up is from chapter 13: a GPT of eight blocks, eight sequences per update, and four ranks.
+# All sizes are in **P**, the size of the weights.
 
 
 # %% id="model"
@@ -103,19 +103,19 @@ four = ranks.start(N)  # the line below, if there is one, depends on your machin
 #                      ◄──────────────◄──────────────◄─────── gradients
 # ```
 #
-# A rank's consecutive blocks are a *stage*. Boundary activations are sent from stage to stage, and
-# their gradients are sent back. The batch is cut into micro-batches, so that all ranks have work at
-# the same time.
+# Consecutive blocks on one rank are a *stage*. Each stage sends its output to the next, and gets
+# the output's gradient back. The batch is cut into micro-batches, so that all ranks can work at the
+# same time.
 #
-# A **schedule** says which rank does what next. GPipe runs all micro-batches forward, then all
-# backward. 1F1B starts a backward as soon as possible, then alternates the two. The interleaved
-# schedule gives each rank two shorter stages, here of one block each.
+# A **schedule** says which rank does what next. GPipe runs all forwards, then all backwards. 1F1B
+# (one forward, one backward) starts the first backward as soon as possible, then alternates the
+# two. The interleaved schedule gives each rank two shorter stages, here of one block each.
 #
-# A micro-batch is **in flight** on a rank between its forward and its backward there. Its
-# activations stay in memory that long.
+# A micro-batch is **in flight** on a rank from its forward to its backward there. During that time
+# the rank keeps the micro-batch's activations.
 #
 # **Predict.** There are four ranks and eight micro-batches. With GPipe, all eight are in flight on
-# each rank. How many are in flight on rank 0 with 1F1B?
+# each rank. How many are in flight on rank 0 with 1F1B, at most?
 
 # %% id="guess-flight"
 guess = None
@@ -170,7 +170,7 @@ def pipeline_step(*args):
 
     def step():
         optimizer.zero_grad()
-        losses = []  # stays empty on other ranks than the last
+        losses = []  # stays empty on all ranks but the last
         runner.step(*first, target=target, losses=losses)
         optimizer.step()
         return sum(loss.item() for loss in losses) / 8
@@ -210,27 +210,25 @@ print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
 pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 
 # %% [markdown] id="pipeline-read"
-# - **GPipe** divides only the layers. Each rank holds a quarter of them, for the whole batch.
-# - **1F1B** has at most as many micro-batches in flight as there are stages from the rank's own to
-#   the last, however many micro-batches there are.
-# - **Interleaved** holds more activations than 1F1B. It's used because its ranks wait less.
-# - **With checkpointing** of each block, only boundaries and the stage's outputs wait, and one
-#   block's inside is in memory at a time. So all three schedules need less memory, and differ less;
-#   now interleaved peaks highest on every rank. But GPipe's boundaries grow with the number of
-#   micro-batches. (The table is from PyTorch 2.13. In 2.15 a stage releases outputs that it has
-#   sent, so its bytes are a little lower.)
+# - **GPipe**: each rank holds the activations of a quarter of the layers, but for all eight
+#   micro-batches.
+# - **1F1B**: however many micro-batches there are, at most four are in flight on rank 0, and one
+#   fewer on each next rank.
+# - **Interleaved**: ranks hold more activations than with 1F1B, but wait less.
+# - **Checkpointed**: a micro-batch in flight keeps only each block's input and the stage's output.
+#   The rest of a block's activations are in memory for one block at a time. With GPipe, what a rank
+#   keeps grows with the number of micro-batches.
 #
 # **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
-# default each `step` divides all of `.grad` by its number of micro-batches, including the gradients
-# from earlier steps. So two steps of four micro-batches give 1.25 times one step's gradient,
-# instead of twice (PyTorch 2.13.0 and 2.15.0). With `False`, divide once yourself, before the
-# optimizer's step.
+# default, each `step` adds its gradients to `.grad`, and then divides all of `.grad` by its number
+# of micro-batches, earlier steps' gradients included. Two equal steps of four micro-batches then
+# give $(1 + 4) / 4 = 1.25$ times one step's gradient, not twice (PyTorch 2.13.0 and 2.15.0). With
+# `False`, divide the gradients once, before the optimizer's step.
 #
-# **Inside a stage use `use_reentrant=False`.** The first stage's input requires no gradient, so
-# with a reentrant checkpoint every gradient is None (with PyTorch 2.11, every gradient of the first
-# stage), and no error is raised. A zero-bubble schedule (below) computes the gradients of inputs
-# and of weights in two runs of autograd, so a checkpoint recomputes twice (PyTorch 2.13.0 and
-# 2.15.0).
+# **Inside a stage use `use_reentrant=False`.** The first stage's input requires no gradient. With a
+# reentrant checkpoint around the stage, its output then requires none either, and that output is
+# the next stage's input. So in every stage all gradients are None (with PyTorch 2.11, in the first
+# stage alone), without an error.
 #
 # ## Why do a pipeline's ranks wait?
 #
@@ -240,16 +238,15 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # rank 2         F0 F1 B0          from the right in backward
 # ```
 #
-# Each rank runs its forwards (F) and backwards (B) in the order of its schedule. The next cell
-# lists the orders for four ranks and eight micro-batches. In **1F1B** a rank begins with as many
-# forwards as there are ranks from this one to the last. In the **interleaved** schedule (Narayanan
-# et al., 2021) a rank has two stages, half as long, and runs four micro-batches through one, then
-# through the other.
+# Each rank runs its forwards (F) and backwards (B) in the order of its schedule, which the next
+# cell lists. In **1F1B**, rank 0 begins with four forwards, rank 1 with three, and so on. In the
+# **interleaved** schedule (Narayanan et al., 2021) a rank runs four micro-batches through one of
+# its two stages, then through the other.
 
 
 # %% id="orders"
 def order(first, forwards, backwards):
-    """`first` forwards, then forward and backward in turn, then the backwards left."""
+    """Return `first` forwards, then forwards and backwards in turn, then the rest."""
     done = [("F", *run) for run in forwards[:first]]
     for place, run in enumerate(backwards):
         later = forwards[first + place : first + place + 1]
@@ -275,7 +272,7 @@ for rank in range(4):
 # rank is free and its input has arrived.
 #
 # **Predict.** Each rank works for 48 units: 8 micro-batches times two blocks times 1 + 2 units. How
-# many units does the whole 1F1B update take?
+# many units does the whole 1F1B update take, with the waiting?
 
 # %% id="guess-units"
 guess = None
@@ -312,13 +309,12 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 
 # %% [markdown] id="timetables-read"
 # The white area is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble,
-# so 1F1B saves memory for free. The interleaved schedule has half the bubble, but its ranks hold
-# more activations than 1F1B's, and each micro-batch crosses seven boundaries, not three. (We
-# ignored transfer times.)
+# so 1F1B saves memory for free. The interleaved schedule has half the bubble. But it sends more,
+# since each micro-batch passes through eight stages instead of four.
 #
-# **Zero-bubble** schedules (Qi et al., 2023) cut backward in two: the gradient of the input, which
-# the previous rank is waiting for, and the gradient of the weights, whose computation can fill the
-# bubble.
+# **Zero-bubble** schedules (Qi et al., 2023) split backward into two parts. A rank first computes
+# the gradient of the stage's input, since the previous rank is waiting for it. It computes the
+# gradient of the weights later, when it would otherwise wait.
 #
 # ## Tensor parallelism: divide the inside of a layer
 #
@@ -329,21 +325,21 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # ...                                                         ─┘
 # ```
 #
-# Each rank has a quarter of every large matrix. Matrices come in pairs. The first is cut by
-# columns, so each rank computes some heads of attention, or some columns of the MLP. The second is
-# cut by rows, so each rank can use its part of the first matrix's output directly. An all-reduce
-# adds the partial results.
+# Each rank has a quarter of every large matrix. A block has two pairs of them, one in attention and
+# one in the MLP. In each pair, the first matrix is cut by columns, so each rank computes some heads
+# of attention, or some columns of the MLP. The second is cut by rows, so each rank can use its own
+# part of the first matrix's output. An all-reduce adds up the ranks' results.
 #
-# **Sequence parallelism** complements tensor parallelism: outside the pairs (in norms and residual
-# sums) each rank has a quarter of the tokens. The all-reduce becomes a gather before the pair and a
-# reduce-scatter after it.
+# **Sequence parallelism** also divides the work outside the pairs: in the norms and residual sums,
+# each rank has a quarter of the tokens. Instead of an all-reduce, there is a gather before each
+# pair and a reduce-scatter after it.
 #
-# `parallelize_module` divides layers by their names. The rows of attention's `qkv` are all queries,
-# then all keys, then all values. We first sort these rows by rank, since each rank needs its own
-# heads' queries, keys and values.
+# `parallelize_module` takes a plan, which says for each layer's name how to divide it. The rows of
+# attention's `qkv` are all queries, then all keys, then all values. We first sort these rows by
+# rank, since each rank needs its own heads' queries, keys and values.
 #
-# **The formula.** Chapter 01 counted 16 units of activations per block; a unit is one tensor as
-# large as the block's input. Which of them do N ranks divide?
+# **The formula.** Chapter 01 counted 16 units of activations per block, where a unit is one tensor
+# as large as the block's input. N ranks divide some of them:
 #
 # | tensors of a block | units | tensor parallelism | with sequence parallelism |
 # |---|---|---|---|
@@ -352,17 +348,17 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # | the inputs of both norms | 2 | whole | divided |
 # | the gathered inputs of both pairs | 2 | whole | whole |
 #
-# (PyTorch keeps the gathered tensor. Megatron-LM keeps each rank's part and gathers once more in
-# backward: then the last row is divided too.)
+# Tensor parallelism divides the weights, gradients and states of the blocks' matrices. With
+# sequence parallelism, we also divide the model's output matrix, its gradient and its states, and
+# the input of the last norm.
 #
-# Sequence parallelism also divides the input of the model's last norm. Weights, gradients and
-# states are divided if they belong to a block's matrices or, with sequence parallelism, to the
-# output matrix. Each pair runs one all-reduce in forward and one in backward, so a block's two
-# pairs send 8 units, times $(N-1)/N$. Sequence parallelism sends five more units at the model's two
-# ends.
+# Each pair runs one all-reduce in forward and one in backward. In each of them, a rank sends 2
+# units, times $(N-1)/N$. So for a block's two pairs it sends 8 units, times $(N-1)/N$. With
+# sequence parallelism it sends five more units per step at the model's two ends, also times
+# $(N-1)/N$.
 #
-# **Predict.** Take tensor parallelism alone on four ranks, with all eight sequences on each. How
-# large are a rank's activations, as a percentage of a single process's?
+# **Predict.** With tensor parallelism alone, four ranks train on the same eight sequences. How much
+# does a rank keep, as a percentage of the activations of a single process?
 
 # %% id="guess-tensor"
 guess = None
@@ -448,26 +444,30 @@ print(f"TP: {own / whole:.0%} of the activations{beside(guess, 100 * own / whole
 show(tensor_ways)
 
 # %% [markdown] id="tensor-read"
-# The ranks send activations, which grow with the batch, and each layer waits for them. So people
-# use tensor parallelism only inside one machine with fast links.
+# The ranks send activations, which grow with the batch, and each layer waits until they arrive. So
+# people use tensor parallelism only inside one machine with fast links.
 #
 # ## Context parallelism: divide the sequence
 #
-# ![Ring: each of four ranks attends to its own part of the keys and values, then to the part of the
-# rank before, and so on, while the part that it has goes to the next rank. Ulysses: an all-to-all
+# ![Ring: each of four ranks attends to its own part of the keys and values, and sends that part to
+# the next rank. Then it attends to the part that it received, and so on. Ulysses: an all-to-all
 # gives each rank all tokens of its own heads, and a second all-to-all brings the results
 # back.](figures/13b-ring-ulysses.svg)
 #
-# For sequences that are too long for one rank, each rank takes a part of the tokens through the
-# whole model. Only attention looks at other tokens. In **ring attention** (Liu et al., 2023) keys
-# and values travel around all ranks. In **Ulysses** (Jacobs et al., 2023) the ranks swap tokens for
-# heads, compute whole heads, and swap back.
+# If a sequence is too long for one rank, each rank can take a part of its tokens through the whole
+# model. Only attention needs the other ranks' tokens. In **ring attention** (Liu et al., 2023),
+# each rank's keys and values travel around all ranks. In **Ulysses** (Jacobs et al., 2023), the
+# ranks exchange data so that each has all tokens of some heads. Each rank computes attention for
+# its heads, and a second exchange brings the results back.
 #
-# In a ring, each rank gets the scores in parts, but softmax needs all of them. So the rank keeps
-# the largest score so far (`top`), and the sum of $e^{\text{score} - \text{top}}$ (`total`). When a
-# larger score arrives, everything summed so far is rescaled.
+# In a ring, each rank sees the keys one part at a time, but softmax needs the scores of all keys.
+# So for each query the rank keeps the largest score so far (`top`), and the sum of
+# $e^{\text{score} - \text{top}}$ (`total`). In `out` it sums the values, each times its
+# $e^{\text{score} - \text{top}}$. When a larger score arrives, `total` and `out` must be rescaled
+# to the new `top`.
 #
-# **Write.** `merge`: add one part of keys and values to what was seen before.
+# **Write.** `merge`, which returns `top`, `total` and `out` after one more part of the keys and
+# values.
 
 
 # %% id="merge"
@@ -508,16 +508,16 @@ def merges():
 
 
 # %% [markdown] id="context-text"
-# Backward goes around the ring once more, with keys, values *and* their gradients. Here a **unit**
-# is the bytes of a rank's own queries. The next cell runs both ways on four ranks, and compares the
-# gradients with a single process's.
+# In a ring's backward, the keys, the values and the gradients of both travel around all ranks. Here
+# a **unit** is the size of a rank's own queries.
 #
 # | units sent by a rank | forward | backward |
 # |---|---|---|
 # | ring | $2\,(N-1)$ | $4N$ |
 # | Ulysses: queries, keys, values, result | $4\,(N-1)/N$ | $4\,(N-1)/N$ |
 #
-# **Predict.** On four ranks a ring sends 22 units. How many does Ulysses send?
+# **Predict.** In forward and backward together, each of four ranks sends 22 units with the ring.
+# How many units does each send with Ulysses?
 
 # %% id="guess-units-sent"
 guess = None
@@ -526,7 +526,7 @@ guess = None
 # %% id="context"
 # @title A ring and Ulysses: run this cell; open it to look
 def swapped(pairs):
-    """Send each tensor to its rank, and receive the same shape from another."""
+    """Send each tensor to its rank, and receive one of its shape from another."""
     found, calls = [], []
     for tensor, to, origin in pairs:
         found.append(torch.empty_like(tensor))
@@ -572,7 +572,7 @@ class Ring(torch.autograd.Function):
 
 
 class Swap(torch.autograd.Function):
-    """From `(heads, tokens / N, width)` to `(heads / N, tokens, width)`."""
+    """Swap `(heads, tokens / N, width)` for `(heads / N, tokens, width)`, or back."""
 
     @staticmethod
     def forward(ctx, x, to_heads):
@@ -594,7 +594,7 @@ def ulysses(*parts):
 
 
 def context_parallel(way):
-    """Units that a rank sends, and how far its gradients are from one process's."""
+    """Return the units that a rank sends, and its gradients' largest error."""
     torch.manual_seed(0)
     whole = torch.randn(3, 8, 512, 16).unbind()  # (heads, tokens, width)
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -620,13 +620,12 @@ print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}"
 # %% [markdown] id="context-read"
 # Ulysses sends less, and the difference grows with the number of ranks. But Ulysses needs at least
 # one head for each rank. A ring has no such limit, and it can send one part while it computes with
-# another. Grouped queries make the ring's parts smaller: in Llama-3-8B, keys and values have a
-# quarter as many heads as queries.
+# another.
 #
 # ### 128k tokens in the ledger
 #
-# The next cell predicts what one rank keeps for Llama-3-8B in bfloat16, for one sequence of 131,072
-# tokens with a checkpoint around each of 32 blocks.
+# The next cell predicts what each rank keeps for Llama-3-8B in bfloat16, if 1 to 8 ranks divide one
+# sequence of 131,072 tokens. Each of the 32 blocks is checkpointed.
 
 
 # %% id="long"
@@ -652,8 +651,8 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads).rename_axis("ranks"
 
 # %% [markdown] id="long-read"
 # Context parallelism divides whatever is stored per token. It divides no weights, gradients or
-# states: use FSDP2 for those. Boundaries, one block's inside and the logits also have levers of
-# their own: offload (07d), tiles (10g) and a chunked loss (10d).
+# states. Use FSDP2 for those. Each of the table's columns also has a lever of its own: offload for
+# the boundaries (07d), tiles for one block's inside (10g), and a chunked loss for the logits (10d).
 #
 # ## Pipeline and tensor parallelism, compared with one process
 
@@ -676,9 +675,9 @@ most = [runs["1F1B", way][0][0].report.activation_bytes / P for way in (False, T
 waiting = f"{most[0]:.2f} P, checkpointed {most[1]:.2f} P"
 claims.Verdicts(
     claims.Verdict(
-        "C12", "shown", "Checkpointing works inside pipeline stages; then boundaries "
-        "and the stages' outputs wait for the micro-batches in flight, and one block's "
-        "inside beside them.",
+        "C12", "shown", "Checkpointing works inside pipeline stages. Each micro-batch "
+        "in flight then holds only boundaries and the stages' outputs, and one block's "
+        "inside comes on top.",
         f"1F1B, rank 0: activations {waiting}; {flight} of 8 micro-batches in flight",
         "counted", "pipeline-table"),
 )  # fmt: skip
