@@ -4,8 +4,8 @@
 # This companion of chapter 13 is optional: no lab and no later chapter needs it. It answers two
 # questions:
 #
-# 1. How do `torchrun` and Accelerate start ranks, and what if a port is in use?
-# 2. What do DDP's buckets cost?
+# 1. How do `torchrun` and Accelerate start ranks, and what happens if their port is in use?
+# 2. How much memory do DDP's buckets take?
 #
 # **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
 
@@ -43,8 +43,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 #     └─► python script.py   RANK=1 ─┴─ init_process_group: meet at MASTER_ADDR:MASTER_PORT
 # ```
 #
-# **torchrun** starts a script N times. It sets each rank's number in the environment, where
-# `init_process_group` finds it. `--standalone` picks a free port.
+# **torchrun** starts a script N times. It puts each rank's number into an environment variable,
+# which `init_process_group` reads. The ranks find each other through a port. With `--standalone`,
+# torchrun picks a free one.
 
 # %% id="torchrun"
 IN_USE = ("Another program uses this port. Take a free one: --standalone for torchrun, "
@@ -78,10 +79,9 @@ dist.destroy_process_group()
 torchrun(SCRIPT, "--standalone", "--nproc-per-node=2")
 
 # %% [markdown] id="port-text"
-# Without `--standalone`, torchrun uses the port that you name. If you name none, older versions use
-# 29500; newer ones, such as 2.13, pick a free port if there is only one node. If two runs on one
-# machine ask for the same port, the second one fails with forty lines of output and the word
-# `EADDRINUSE`. Our function prints one short message instead:
+# Without `--standalone`, torchrun uses the port that you name. If two runs on one machine ask for
+# the same port, the second one fails with forty lines of output, which contain `EADDRINUSE`. Our
+# function prints one short message instead:
 
 # %% id="port"
 with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -92,10 +92,9 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
         print(error)
 
 # %% [markdown] id="launcher-text"
-# **Accelerate** has a launcher for notebooks. It forks this process to make the ranks, so it
-# doesn't have to send them the function. The launcher works only on Linux, and only before this
-# process has used a GPU. Port `0` means any free port. The output depends on the machine (and says
-# "CUDAs" for CPUs).
+# **Accelerate** has a launcher for notebooks. It forks this process to make the ranks, so it works
+# only on Linux, and only before this process has used a GPU. Our function `launched` takes any free
+# port if you pass it port `0`. (The output says "CUDAs" even for CPUs.)
 
 
 # %% id="launcher"
@@ -138,8 +137,8 @@ if sys.platform == "linux" and not torch.cuda.is_available():
 # run. With `gradient_as_bucket_view=True`, `.grad` is a view of the bucket.
 #
 # **Predict.** P is the size of the weights. After an update, before the gradients are cleared, a
-# single process with AdamW holds weights, gradients and two states: 4 P. How many P does a DDP rank
-# hold without views?
+# single process with AdamW holds weights, gradients and two states, 4 P in all. How many P does a
+# DDP rank hold then, without views?
 
 # %% id="guess-buckets"
 guess = None
@@ -170,7 +169,6 @@ print(f"one process {held():.2f} P, DDP {copied:.2f} P, DDP with views {viewed:.
 print(f"DDP holds {copied:.2f} P{beside(guess, copied)}")
 
 # %% [markdown] id="buckets-read"
-# Without views, the buckets cost one more P. With views, gradients and buckets share one P, if each
-# backward exchanges gradients. `zero_grad()` doesn't free the buckets, so in the next forward a DDP
-# rank holds one P more than a single process, with or without views. (The output above is from
-# before `zero_grad()`.)
+# Without views, the buckets take one more P. With views, gradients and buckets share one P.
+# `zero_grad()` frees a single process's gradients, but it frees no buckets. So in the next forward
+# a DDP rank holds one P more than a single process, with or without views.
