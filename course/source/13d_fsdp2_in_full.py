@@ -5,9 +5,9 @@
 # questions:
 #
 # 1. When does a rank hold which weights, and how often does it gather them?
-# 2. Why did LoRA under stage 3 fail as soon as blocks were checkpointed?
-# 3. What crosses the slow link between two machines (HSDP)?
-# 4. What remains on the card under `CPUOffloadPolicy`?
+# 2. Why did LoRA with ZeRO stage 3 raise an error as soon as blocks were checkpointed?
+# 3. What do two machines send over the slow link between them?
+# 4. What remains on the card with `CPUOffloadPolicy`?
 #
 # **Budget:** 40 minutes, 3 GiB of memory, no GPU needed.
 
@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
 
 # %% [markdown] id="model-text"
-# Model and data are from chapter 13: a GPT of eight blocks, eight sequences per update. All sizes
+# The set-up is from chapter 13: a GPT of eight blocks, and eight sequences per update. All sizes
 # are in **P**, the size of the weights.
 
 
@@ -100,10 +100,11 @@ def measured(prepare, *args):
 # ```
 #
 # The next figure shows one step of stage 3 with checkpointing, for the first of four ranks. Each
-# row is a block, and time is counted in operations. A gather arrives in a buffer, from which the
-# weights are copied.
+# row is a block, and time is counted in operations. A gather fills a buffer with a block's whole
+# weights. FSDP2 then copies the weights from the buffer into the block.
 #
-# **Predict.** How many blocks at most does the rank hold whole at once, in a buffer or as weights?
+# **Predict.** A block is *whole* while the rank holds all its weights, in the buffer or in the
+# block. How many blocks are whole at the same time, at most?
 
 # %% id="guess-whole"
 guess = None
@@ -142,22 +143,22 @@ most = max(
     for _, tick, _ in spans
 )
 figure.alt = (
-    "Eight rows. In forward each block is gathered, used and freed before the next but "
-    "one; in backward, from the last block on, the next block is gathered while one is "
-    f"recomputed. At most {most} blocks are whole at once."
+    "Eight rows. In forward, each block is gathered, used, and freed before the next "
+    "but one is gathered. In backward, from the last block on, the next block is "
+    f"gathered while one is recomputed. At most {most} blocks are whole at once."
 )
 print(f"whole at most: {most} blocks{beside(guess, most)}")
 figure
 
 # %% [markdown] id="time-read"
 # In forward, a block's buffer stays until the next block is gathered. In backward FSDP2 gathers one
-# block ahead, so that a GPU can receive one block while it computes another. It keeps a block's
-# weights through recomputation and backward, so checkpointing adds no gather. A block's whole
-# gradients stay one block longer, until their reduce-scatter.
+# block ahead, so that a GPU can receive one block while it computes another. FSDP2 frees a block's
+# weights only after its recomputation and backward, so checkpointing adds no gather. A block's
+# gradients stay whole until they are reduce-scattered, which happens while backward computes the
+# next block.
 #
-# **Predict.** The next table counts gathers per block and step, with `reshard_after_forward=True`
-# (*freed*) or `False` (*kept*), plain or checkpointed. How many does the row *kept, checkpointed*
-# have?
+# **Predict.** With `reshard_after_forward=False` and each block checkpointed, how many times is
+# each block gathered in one step?
 
 # %% id="guess-gathers"
 guess = None
@@ -186,30 +187,32 @@ heads = ["gathers", "peak, P", "sent, P"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="lora-text"
-# ## Frozen weights: a recomputation that sees nothing
+# ## Frozen weights that are freed too early
 #
-# In 2026 LoRA under DeepSpeed's ZeRO 3 failed as soon as blocks were checkpointed: *saved shape
-# [1024], recomputed shape [0]*
-# ([transformers#47254](https://github.com/huggingface/transformers/issues/47254)). Only frozen
-# weights were affected, such as a norm's. `checkpoint` compares the shapes that forward saved with
-# those of the recomputation. From the recomputation it keeps a trained weight as a detached tensor,
-# whose shape stays, but a frozen weight as it is. By the time it compares, the layer has freed the
-# frozen weight, whose shape is now [0]. (FSDP2 frees only the storage, so the shape stays.)
+# In 2026, LoRA under DeepSpeed's ZeRO 3 raised an error as soon as blocks were checkpointed: *saved
+# shape [1024], recomputed shape [0]*
+# ([transformers#47254](https://github.com/huggingface/transformers/issues/47254)). `checkpoint`
+# compares the shapes of the tensors saved in forward with those saved in the recomputation. By
+# then, the recomputed layer has freed its weights, so their shape is [0].
 #
-# You write a stage 3 that gets this right. `Weights` divides a frozen layer's weights over the
-# ranks, and `gather` runs before each forward. LoRA's matrices are whole on each rank.
+# Only frozen weights were affected, such as a norm's. Trained weights pass, because `checkpoint`
+# detaches them, and the detached tensor keeps its shape.
 #
-# **Write.** `free_after_use`: hooks that call `weights.free()` when nothing needs the weights any
-# more. Free them after each forward, unless its backward follows immediately, and after the layer's
-# backward (`register_forward_hook`, `register_full_backward_hook`). A forward hook gets the layer,
-# its input and its output; a backward hook gets the layer and both gradients. `again.is_on` says
-# whether checkpoint is recomputing.
+# You now write the missing part of a stage 3 without this error. `Weights` divides a frozen layer's
+# weights over the ranks, and its `gather` runs before each forward. LoRA's matrices are not
+# divided: each rank holds them whole.
+#
+# **Write.** `free_after_use`, which registers two hooks on the layer (`register_forward_hook`,
+# `register_full_backward_hook`). Both call `weights.free()`. The backward hook frees after the
+# layer's backward. The forward hook frees after forward, but not in the recomputation, since the
+# backward that follows it needs the weights. `again.is_on` is true while `checkpoint` recomputes.
+# PyTorch passes three arguments to each hook.
 
 
 # %% id="weights"
 # @title A layer's divided weights: run this cell; open it to look
 class Weights:
-    """A layer's weights, of which this rank holds its part while nobody needs them."""
+    """A layer's weights; this rank holds only its part while nobody needs them."""
 
     def __init__(self, layer):
         self.tensors, self.gathers = list(layer.parameters(recurse=False)), 0
@@ -277,7 +280,7 @@ def loss_of_blocks(model, part, context_fn=None):
 
 
 def by_hand(add_hooks):
-    """A step under a stage 3: what went wrong, layers whole, gathers, gradients."""
+    """Run a step under our stage 3; return error, whole layers, gathers, gradients."""
     model, again, held = make_lora(), Again(), []
     for layer in model.blocks.modules():
         own = list(layer.parameters(recurse=False))
@@ -323,7 +326,7 @@ def frees_in_time():
     assert not whole[0], f"After forward {whole[0]} layers are still whole."
     said = " ".join(error.split())[:360]
     assert not error, (
-        f"A layer frees while checkpoint recomputes. Checkpoint says: {said}"
+        f"A layer is freed while checkpoint recomputes. Checkpoint says: {said}"
     )
     assert not whole[1], f"After backward {whole[1]} layers are still whole."
     assert gathers == 2, f"A layer is gathered {gathers:g} times in a step, not 2."
@@ -332,7 +335,7 @@ def frees_in_time():
     right = [p.grad for p in model.parameters() if p.requires_grad]
     for mine, wanted in zip(grads, right, strict=True):
         near = torch.allclose(mine, wanted, atol=1e-6)
-        assert near, "A gradient isn't that of whole weights."
+        assert near, "A gradient differs from the one with whole weights."
 
 
 # %% id="free-too-early"
@@ -347,17 +350,17 @@ error, *_ = four.run(by_hand, frees_always)[0]
 print("\n".join(error.splitlines()[:4]))
 
 # %% [markdown] id="free-read"
-# Hooks that also free during the recomputation cause the reported error. DeepSpeed's fix, too,
-# keeps a frozen weight whole during the recomputation
-# ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). The review of that fix
-# found a second trap: if a layer has no backward, as in a block below the first trained one, no
-# backward hook frees its weight.
+# The last lines show the reported error. We got it from hooks that free the weights during the
+# recomputation too. Like yours, DeepSpeed's fix keeps a frozen weight whole during the
+# recomputation ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). The review
+# of this fix found a second trap: a layer before the first trained block has no backward, so no
+# backward hook ever frees its weights. Your forward hook already frees them.
 #
 # ## Frozen blocks under FSDP2
 #
-# **Predict.** The embeddings and the lower six of eight blocks are frozen, and weights are freed
-# after forward. Forward gathers nine times (eight blocks and the rest). How many times does a whole
-# step gather?
+# **Predict.** The embeddings and the first six of eight blocks are frozen, and weights are freed
+# after forward. Forward gathers nine times (eight blocks and the rest). How many gathers are there
+# in a whole step, forward and backward?
 
 # %% id="guess-frozen"
 guess = None
@@ -385,10 +388,10 @@ heads = ["gathers", "reduce-scatters", "states, P", "peak, P", "sent, P"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="frozen-read"
-# - With six frozen blocks, backward needs two blocks and the rest, but also prefetches the sixth
-#   block, which it doesn't use (PyTorch 2.13.0).
-# - With LoRA, backward passes through every frozen layer, so everything is gathered twice. Only
-#   gradients and states disappear.
+# - With six frozen blocks, backward gathers only the two trained blocks, the rest, and the sixth
+#   block. The sixth is gathered early, and isn't used (PyTorch 2.13.0).
+# - With LoRA, backward passes through every frozen layer, so everything is gathered twice. LoRA
+#   saves only the weights' gradients, which aren't held or sent, and AdamW's states.
 #
 # ## HSDP: two machines
 #
@@ -398,13 +401,13 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # machine B: rank 2, rank 3
 # ```
 #
-# A two-dimensional mesh tells FSDP2 to shard within a machine (S ranks) and to replicate over
-# machines (R). A rank holds $4/S$ P between steps. Within a machine, it sends $3\,(S-1)/S$ P;
-# between machines, $2\,\frac{R-1}{R}\cdot\frac1S$ P. Plain FSDP2 sends $3\,(N-1)/N$ P around a ring
-# that also crosses the slow link.
+# With a two-dimensional mesh, FSDP2 divides everything over the S ranks of a machine, and each of R
+# machines has a copy. This is called HSDP (hybrid sharding). A rank holds $4/S$ P between steps.
+# Per step it sends $3\,(S-1)/S$ P within its machine, and $2\,\frac{R-1}{R}\cdot\frac1S$ P between
+# machines. Plain FSDP2 sends $3\,(N-1)/N$ P around a ring that also crosses the slow link.
 #
 # **Predict.** There are two machines with two ranks each. How many P does a rank send between the
-# machines?
+# machines in a step of HSDP?
 
 # %% id="guess-hsdp"
 guess = None
@@ -429,19 +432,19 @@ four.stop()
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="offload-text"
-# The all-reduce carries only a rank's own shard, so a rank sends 0.5 P over the slow link. A ring
-# over all ranks would send 2.25 P over it. But a rank now holds twice as much. With 8 cards per
-# machine, each all-reduce carries only an eighth of P.
+# The all-reduce carries only the gradients of a rank's own shard, so a rank sends 0.5 P over the
+# slow link. In plain FSDP2's ring over all ranks it would be 2.25 P. But between steps, each rank
+# holds twice as much as with plain FSDP2.
 #
 # ## CPU offload: what stays on the card?
 #
-# `CPUOffloadPolicy` keeps the shards of weights, gradients and states on the host, and updates
-# there. For each gather a rank first copies its shard to the card. On a CPU, host and card would be
-# the same memory. So the rows below are emulated: PyTorch's CUDA build on an A10 that isn't there,
-# for one of four ranks, with a model four times as wide (`course/recorded/make/fsdp_offload.py`).
+# `CPUOffloadPolicy` keeps the shards of weights, gradients and states on the host, and runs the
+# update there. For each gather a rank first copies its shard to the card. The next table is
+# emulated for an A10, for one of four ranks and a model four times as wide as ours
+# (`course/recorded/make/fsdp_offload.py`).
 #
-# **Predict.** Without offload the card holds about 1 P between steps (4 P over four ranks). With
-# checkpointing its peak is 1.5 P. What is it with offload as well, in P?
+# **Predict.** Without offload the card holds about 1 P between steps (4 P over four ranks), and
+# 1.5 P at the peak with checkpointing. What is that peak with offload, in P?
 
 # %% id="guess-offload"
 guess = None
@@ -460,36 +463,34 @@ table.round(2)
 
 # %% [markdown] id="offload-read"
 # All 4/N P are now on the host. The card holds only the gathered blocks, their gradients and the
-# activations, so more ranks don't lower its peak any further. Prime Intellect restored CPU offload
-# after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8 GiB with offload, and ran out
-# of memory without ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)).
-# (Problem 1 checks a figure from this pull request.)
+# activations, so more ranks don't lower its peak any further. Prime Intellect measured Nemotron
+# Super with 131k tokens on cards of 139.8 GiB. With offload it took 79.8 GiB, and without offload
+# it ran out of memory ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)).
 #
-# The price is the update on the CPU and the copies over the bus: the shard twice (in forward and in
-# backward) and its gradients once.
+# But offload takes time: the update runs on the CPU, and shards are copied over the bus. In each
+# step, a rank's shard of the weights is copied to the card twice, and its gradients back once.
 #
 # ## On paper
 #
-# **1.** A model of 120 billion weights trains in float32 on 16 cards. How much do the shards of
-# weights and gradients take per card?
+# **1.** A model of 120 billion weights trains in float32 on 16 cards. How many GiB do the shards of
+# weights and gradients together take per card?
 #
 # <details><summary>Answer</summary>
 #
-# $120 \cdot 10^9 \cdot 8 / 16 = 60 \cdot 10^9$ bytes, 55.9 GiB. The prime-rl pull request says
-# about 60 GiB.
+# $120 \cdot 10^9 \cdot 8 / 16 = 60 \cdot 10^9$ bytes, or 55.9 GiB.
 # </details>
 #
-# **2.** A model's weights take 14 GB, and it trains on 16 machines of 8 cards. How much does a rank
-# send between machines under HSDP?
+# **2.** A model's weights take 14 GB, and it trains on 16 machines of 8 cards. How many GB does a
+# rank send between machines per step of HSDP?
 #
 # <details><summary>Answer</summary>
 #
-# $2 \cdot \frac{15}{16} \cdot \frac{14}{8}$ GB, 3.3 GB. (In a ring over all 128 cards, it would
-# send 41.7 GB.)
+# $2 \cdot \frac{15}{16} \cdot \frac{14}{8}$ GB, or 3.3 GB. (In a ring over all 128 cards, it would
+# be 41.7 GB.)
 # </details>
 #
 # ## What you can now do
 #
 # - Read from a figure when a rank holds which weights.
-# - Say how frozen weights and recomputation clashed, and write hooks that avoid it.
+# - Explain why frozen weights raised an error under a checkpoint, and write hooks that avoid it.
 # - Choose between FSDP2, HSDP and CPU offload by what they hold and send.
