@@ -2,9 +2,9 @@
 # # Putting it together: one model, one card
 #
 # You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. Written as most
-# people would write it, the run dies before the first loss. You find out why, and pull six levers,
-# each priced in bytes and seconds. The run fits after four. Then you train all weights on eight
-# cards, where a slow link reverses the order of two levers.
+# people would write it, the run dies before the first loss. You find out why, and pull six levers.
+# After four, the run fits. Then you train all weights on eight cards, where a slow link changes
+# which of two levers comes first.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -49,9 +49,10 @@ pd.set_option("display.max_colwidth", None)  # show lines of code whole
 # ## The run that dies
 #
 # Weights, gradients and AdamW's two states are bfloat16. An update uses four conversations of 5800,
-# 1300, 700 and 392 tokens, 8,192 in all. The usual batch pads them to the longest. The script
-# `course/train/planned.py` does one update according to a **plan**, which names a function for each
-# of four choices: batch, block, loss and model. At first these are the plainest functions:
+# 1300, 700 and 392 tokens, 8,192 in all. The usual batch pads each of them to the length of the
+# longest. The script `course/train/planned.py` does one update according to a **plan**, which names
+# a function for each of four choices: batch, block, loss and model. At first the plan has the
+# plainest functions:
 
 # %% id="script"
 print(inspect.getsource(update))
@@ -61,7 +62,7 @@ print({part: function.__name__ for part, function in plan.items()})
 
 # %% [markdown] id="dies-text"
 # **Predict.** AdamW makes its states in the first update, so the first forward begins with only the
-# weights, 15 of 24 GiB. How many of the 32 blocks finish?
+# weights, 15 of 24 GiB. How many of the 32 blocks finish before memory runs out?
 
 # %% id="guess-dies"
 guess = None  # blocks
@@ -81,13 +82,14 @@ held = pd.Series(emulated["died"]["held"]) / GIB
 held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
-# This training also ran on an *emulated* RTX 4090. When memory ran out, a snapshot recorded which
-# line had asked for each tensor. The weights, and what one block and part of a second keep for
-# backward, fill the card. Of the batch's 23,200 positions, 15,008 are padding.
+# The table is from an *emulated* RTX 4090. When memory ran out, a snapshot recorded which line of
+# code had allocated each tensor. The card is full of weights, and of what one block and part of the
+# next keep for backward. A lot of this is wasted: of the batch's 23,200 positions, 15,008 are
+# padding.
 #
 # ## Lever 1: packing
 #
-# When *packed*, the conversations become one row without padding:
+# *Packing* puts all conversations into one row, without padding:
 #
 # ```text
 # padded   a a a a a a       packed      a a a a a a b b c
@@ -95,17 +97,19 @@ held.head(7).round(2).to_frame("GiB, emulated")
 #          c . . . . .
 # ```
 #
-# Two things must not change. No token may attend to a different conversation. (Transformers
-# separates conversations wherever positions start again at 0.) And no conversation's last token may
-# have the next conversation's first token as its target.
+# Conversations must stay separate. First, no token may attend to a different conversation. (The
+# transformers library takes every position 0 as the start of a new conversation, and masks
+# attention between conversations.) Second, a conversation's last token must not have the next
+# conversation's first token as its target.
 #
-# **Write.** `packed`. Each of `rows` is one-dimensional; `next_tokens(row)` returns its targets.
-# Return three tensors of shape `(1, tokens)`: the tokens, targets and positions of all rows.
+# **Write.** `packed`. `rows` is a list with a one-dimensional tensor for each conversation, and
+# `next_tokens(row)` returns a conversation's targets. Return three tensors of shape `(1, tokens)`:
+# the tokens, targets and positions of all rows.
 
 
 # %% id="packed"
 def packed(rows):
-    """Tokens, targets and positions of all conversations, one after the other."""
+    """Return all conversations' tokens, targets and positions, one after the other."""
     ### BEGIN SOLUTION
     ids = torch.cat(rows)
     targets = torch.cat([next_tokens(row) for row in rows])
@@ -120,7 +124,7 @@ def packed(rows):
 def packs():
     three = packed([torch.tensor(row) for row in ([5, 6, 7], [8, 9], [4])])
     assert len(three) == 3, (
-        f"There are tokens, targets and positions, not {len(three)}."
+        f"Return tokens, targets and positions, not {len(three)} values."
     )
     wanted = {
         "tokens": [5, 6, 7, 8, 9, 4],
@@ -132,15 +136,15 @@ def packs():
             f"The {name} have the shape {[*seen.shape]}, not [1, 6]."
         )
         seen = seen[0].tolist()
-        said = f"[5, 6, 7], [8, 9] and [4]: the {name} are {right}, and not {seen}."
+        said = f"[5, 6, 7], [8, 9] and [4]: the {name} are {right}, not {seen}."
         assert seen == right, said
 
 
 # %% [markdown] id="pull-text"
-# `pull` pulls a lever. Unless it changes the training, `pull` trains a small *twin* with and
-# without it, in float32 on real text, and compares losses, gradients, weights and states. Then it
-# predicts a full-size step by category, counts its FLOPs, and estimates its seconds from a roofline
-# (chapter 07).
+# The next cell defines `pull`, which adds one lever. If the training should stay the same, `pull`
+# trains a small *twin* with and without the lever, and compares losses, gradients, weights and
+# states. Then it predicts the memory and FLOPs of the full-size step, and estimates its seconds
+# with chapter 07's roofline.
 
 # %% id="pull"
 # @title `pull`: run this cell; open it to look
@@ -170,7 +174,8 @@ print(f"as written: {pull('as written', same=False):.1f} GiB")
 
 # %% [markdown] id="predict-packed"
 # **Predict.** There are now 8,192 positions instead of 23,200. At the peak, weights and states take
-# 45 GiB for any batch; no gradients exist yet. How many GiB does the packed step need?
+# 45 GiB for any batch, and no gradients exist yet. The rest of the peak printed above is nearly
+# proportional to the number of positions. How many GiB does the packed step need?
 
 # %% id="guess-packed"
 guess = None  # GiB
@@ -183,7 +188,7 @@ print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 # ## Levers 2 and 3: the loss in chunks, and checkpoints
 #
 # With chunks of 512 tokens, the full logits never exist. A checkpoint around each block keeps only
-# the block's input. You wrote both in 10d and 05; the script has them as `chunked` and
+# the block's input. You wrote both before (10d, 05). The script calls them `chunked` and
 # `checkpointed`.
 #
 # **Predict.** About half of the packed step's memory is the activations of 32 blocks. How many GiB
@@ -199,17 +204,18 @@ gib = pull("checkpoints", block=checkpointed)
 print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="lora-text"
-# The step now needs little more than weights, gradients and two states.
+# The step now needs little more than the weights, the gradients and AdamW's two states.
 #
 # ## Lever 4: LoRA
 #
 # LoRA freezes the weights. Beside each linear layer of the blocks it trains two thin matrices:
 # $y = W x + 2\,U D x$. $D$ ("down") has 16 rows. $U$ ("up") has 16 columns and starts at zero. Only
-# these two get gradients and states. **This is no longer the same training**: it may learn less,
-# and only its first loss can be compared with the full training's.
+# these two get gradients and states. **This is no longer the same training**, and the model may
+# learn less. Only the first loss can be compared with full training's: it must be equal, since $U$
+# is still zero.
 #
-# **Write.** `LoRA`: two `nn.Linear` without bias, of type `dtype`, the second filled with zeros.
-# Then write `forward`.
+# **Write.** In `LoRA`, make `self.down` and `self.up`, two `nn.Linear` without bias, of type
+# `dtype`. Fill `up`'s weight with zeros. Then write `forward`.
 
 
 # %% id="lora-layer"
@@ -227,7 +233,7 @@ class LoRA(nn.Module):
         ### END SOLUTION
 
     def forward(self, x):
-        """The base's output, and twice the two matrices'."""
+        """Return the base's output plus twice the output of `down` and `up`."""
         ### BEGIN SOLUTION
         return self.base(x) + 2 * self.up(self.down(x))
         ### END SOLUTION
@@ -246,12 +252,12 @@ def is_lora():
     biased = [name for name, _ in layer.named_parameters() if name.endswith("bias")]
     assert not biased, f"{', '.join(biased)}: LoRA's matrices have no bias."
     kinds = {part.weight.dtype for part in (layer.down, layer.up)}
-    assert kinds == {torch.bfloat16}, f"The base is bfloat16, and yours {kinds}."
+    assert kinds == {torch.bfloat16}, f"The base is bfloat16, but yours {kinds}."
     assert torch.equal(layer(x), base(x)), "At first the output must be the base's."
     assert layer.down.weight.any(), "`down` is all zeros: only `up` starts at zero."
     nn.init.ones_(layer.down.weight), nn.init.ones_(layer.up.weight)
     added = (layer(x) - base(x)).mean().item()
-    assert abs(added - 36) < 0.5, f"All ones, 6 x 3: 36 is added, and not {added:g}."
+    assert abs(added - 36) < 0.5, f"All ones, 6 x 3: 36 should be added, not {added:g}."
 
 
 # %% id="lora"
@@ -269,14 +275,14 @@ print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
 #
 # ## Lever 5: the frozen weights in 4 bits
 #
-# Frozen weights can be kept in 4 bits, two to a byte, with evenly spaced levels (01b has QLoRA's)
-# and one scale per 64 weights. A matmul doesn't accept 4-bit weights, so the layer first
-# dequantizes them with the script's `from_4_bits(pairs, scale, shape)`. Plain autograd would keep
-# the dequantized weight until backward, and you would save nothing.
+# Frozen weights can be kept in 4 bits, two to a byte, with one scale per 64 weights. A matmul
+# doesn't accept 4-bit weights, so the layer first dequantizes them (turns them back into bfloat16)
+# with the script's `from_4_bits(pairs, scale, shape)`. But plain autograd would keep the
+# dequantized weight until backward, and you would save nothing.
 #
 # **Write.** `FourBit`. Forward saves the *small* tensors `pairs` and `scale`, and returns
 # `x @ weight.T`. Backward dequantizes the weight again. The gradient with respect to `x` is
-# `gradient @ weight`; the other three arguments get none.
+# `gradient @ weight`. For the other three arguments, return `None`.
 
 
 # %% id="four-bit"
@@ -318,12 +324,12 @@ def keeps_four_bits():
     assert kept <= small, f"{kept} bytes are saved: the 4 bits and scales have {small}."
     new = sum(life.num_bytes for life in report.timeline if not life.died and life.born)
     assert new <= out.nbytes, (
-        f"{new - out.nbytes} new bytes wait beside the output: what is on ctx?"
+        f"{new - out.nbytes} new bytes wait beside the output: what else is on ctx?"
     )
     (seen,) = torch.autograd.grad(out.square().sum(), x)
     (right,) = torch.autograd.grad((x @ weight.T).square().sum(), x)
     assert torch.allclose(seen, right, rtol=1e-3, atol=1e-2), (
-        "The gradient by x is wrong."
+        "The gradient of x is wrong."
     )
 
 
@@ -340,14 +346,15 @@ gib = pull("4-bit weights", same=False, model=lora_on_4_bits)
 print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 
 # %% [markdown] id="offloaded-text"
-# The first loss is slightly different, because LoRA starts from the rounded model. Only the blocks'
-# linear layers are in 4 bits; the embedding and the head remain 2 GiB of bfloat16 parameters.
+# The first loss is slightly different, because rounding to 4 bits has changed the frozen weights.
+# Only the blocks' linear layers are in 4 bits. The embedding and the head are still in bfloat16,
+# and take 2 GiB.
 #
 # ## Lever 6: boundaries on the host
 #
-# The 32 blocks' inputs still wait on the card. 07d's two hooks move them to the host instead:
-# around a checkpoint, hooks see only its inputs. (Here the host is `meta`, a device whose tensors
-# have no memory. On a GPU it would be the CPU.)
+# The 32 blocks' inputs still wait on the card for backward. Chapter 07d's two hooks move them to
+# the host. (Here the host is `meta`, a device whose tensors have no memory. On a GPU it would be
+# the CPU.)
 
 # %% id="offloaded"
 # @title A checkpoint whose inputs wait on the host: run this cell; open it to look
@@ -374,20 +381,22 @@ print(f"{gib - pull('offload', block=offloaded):.2f} GiB freed")
 # ## The waterfall
 
 # %% id="waterfall"
-title = "Llama-3-8B, 8,192 tokens an update, predicted; each bar pulls one more lever"
+title = "Llama-3-8B, 8,192 tokens per update, predicted; each bar pulls one more lever"
 plots.ledger_bars(bars, title=title, cards_gib=(24, 80, 141), predicted=[*bars])
 
 # %% id="table"
 # @title The same with FLOPs and seconds: run this cell; open it to look
 shown = pd.DataFrame(table, index=["GiB", "TFLOP", "s, RTX 4090"]).T
 off = pd.DataFrame(emulated["peaks"]).div(shown["GiB"] * GIB, axis=0).sub(1).abs().max()
-print("emulated, at most apart:", off.map("{:.1%}".format).to_dict())
+print("emulated, off by at most:", off.map("{:.1%}".format).to_dict())
 shown.round(1)
 
 # %% [markdown] id="table-read"
-# For an RTX 4090 and an H200, we also emulated the steps that fit. What did people *measure*? The
-# next table's first row is from our H100, and the others are published
-# (`recorded/published_times.csv`).
+# The table is predicted. Some of its steps fit on an RTX 4090 or an H200, and we also emulated
+# those. The line above the table says by how much the emulated peaks differ, at most. What did
+# people *measure*? In the next table, the first row is from our H100, and the others are published
+# (`recorded/published_times.csv`). Each row says how many times as long the step took with the
+# lever as without it.
 
 # %% id="measured"
 # @title Times measured with each lever: run this cell; open it to look
@@ -409,27 +418,30 @@ measured |= {words: times["with"][row] / times["without"][row]
 pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured")
 
 # %% [markdown] id="measured-read"
-# - Checkpoints add a quarter here, not a third, since neither the head, nor each block's last
-#   matmul, nor the optimizer's update is repeated.
-# - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With 8,192 tokens the step took *longer*, although the roofline predicts a speedup. So with
-#   many tokens, don't use LoRA for speed.
-# - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
-#   number of tokens.
-# - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, a
-#   block of width 4096 computes long enough to hide them (07d), and the roofline assumes that.
+# - Checkpoints add about a quarter of the step's time, and not a third, since not everything is
+#   recomputed: the head, each block's last matmul and the optimizer's update run only once.
+# - LoRA saves time on the weights' gradients and the update, but adds thin matmuls for each token.
+#   With 8,192 tokens the step took *longer* than without LoRA, although the roofline predicts a
+#   speedup.
+# - **4 bits cost most with few tokens.** Dequantizing a weight takes the same time for any number
+#   of tokens, and with few tokens the rest of the step is short.
+# - Offload adds a third if its copies run in the same stream as the arithmetic. The roofline
+#   assumes a separate stream, in which they cost no time: a block of width 4096 computes for longer
+#   than its copies take (07d).
 
 # %% [markdown] id="eight-text"
 # ## All weights, on eight cards
 #
 # FSDP2 divides the 60 GiB of weights, gradients and states among eight cards (chapter 13). Each
-# card has four conversations of 2,048 tokens per update, and the loss comes in chunks:
+# card has four conversations of 2,048 tokens per update, and the loss is computed in chunks. You
+# can run the conversations as four micro-batches, or pack them into one micro-batch of 8,192 tokens
+# and checkpoint each block:
 
 
 # %% id="eight"
 # @title One of the eight cards, in two ways: run this cell; open it to look
 def in_chunks(model, input_ids, labels=None, **kwargs):
-    """What `LlamaForCausalLM.forward` would return, with the script's chunked loss."""
+    """Return what `LlamaForCausalLM.forward` would, with the script's chunked loss."""
     hidden = model.model(input_ids=input_ids).last_hidden_state.flatten(0, 1)
     targets = torch.cat([next_tokens(row) for row in input_ids])
     return SimpleNamespace(loss=chunked(model.lm_head, hidden, targets) / len(targets))
@@ -449,18 +461,18 @@ title = "One of eight cards, all weights trained, predicted"
 plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
 # %% [markdown] id="link-text"
-# Only the second, checkpointed way fits on 24 GiB cards; larger cards fit both. Which is faster?
+# Only the checkpointed way fits on 24 GiB cards. On larger cards both fit. Which is faster?
 #
-# A forward of all 8,192 tokens takes $f$ seconds, backward takes $2f$, and checkpoints add another
-# $f$. FSDP2 also gathers all weights for forward and again for backward, and scatters the
-# gradients. Each of the three sends $7/8$ of the weights' bytes, and all happen **in each
-# micro-batch**. Transfers overlap with the arithmetic, so the step takes as long as the slower of
-# the two.
+# A forward of all 8,192 tokens takes $f$ seconds, with 2 FLOPs per weight and token. Backward takes
+# $2f$, and checkpoints add another $f$. FSDP2 also gathers all weights for forward and again for
+# backward, and reduce-scatters the gradients. Each of these three transfers sends $7/8$ of the
+# weights' bytes, and all three happen **in each micro-batch**. Transfers overlap with the
+# arithmetic, so the step takes as long as the longer of the two.
 #
-# **Write.** `step_seconds`.
+# **Write.** `step_seconds`, which returns the seconds of one update.
 #
-# **Predict.** The link between two nodes carries 100 Gb/s, and each card does 150 TFLOP/s. Four
-# micro-batches take how many times as long as the checkpointed way?
+# **Predict.** The link between two nodes carries 100 Gb/s, and each card does 150 TFLOP/s. Divide
+# the seconds of four micro-batches by the seconds of one checkpointed micro-batch. What do you get?
 
 # %% id="guess-link"
 guess = None  # times
@@ -468,9 +480,9 @@ guess = None  # times
 
 # %% id="step-seconds"
 def step_seconds(forward, micro_batches, checkpointed, weight_bytes, bytes_per_second):
-    """Seconds of an update on each of eight cards, by FSDP2.
+    """Return the seconds of an update on each of eight cards, with FSDP2.
 
-    `forward` is the seconds of a forward of all the update's tokens.
+    `forward` is the seconds of one forward over all the update's tokens.
     """
     ### BEGIN SOLUTION
     computes = forward * (4 if checkpointed else 3)
@@ -492,7 +504,7 @@ def takes_the_longer():
     }
     for case, (right, why) in cases.items():
         seen = step_seconds(*case)
-        said = f"step_seconds{case}: {why} take {right} s, and not {seen:g} s."
+        said = f"step_seconds{case}: {why} take {right} s, not {seen:g} s."
         assert abs(seen - right) < 1e-6, said
 
 
@@ -504,7 +516,7 @@ took = {}
 for gigabits in (100, 400, 2400):  # two links between nodes, and NVLink inside one
     link = gigabits * 1e9 / 8  # bytes per second
     ways = [step_seconds(f, *way, weights, link) for way in ((4, False), (1, True))]
-    ddp = max(3 * f, 2 * weights * 7 / 8 / link)  # two transfers of gradients an update
+    ddp = max(3 * f, 2 * weights * 7 / 8 / link)  # two gradient transfers per update
     took[f"{gigabits} Gb/s"] = [*ways, ddp]
 took = pd.DataFrame(took, index=[*WAYS, "4 x 2048, DDP"])
 slow, fast, _ = took["100 Gb/s"]
@@ -512,18 +524,19 @@ print(f"over 100 Gb/s: {slow / fast:.1f} times{beside(guess, slow / fast)}")
 took.round(1).rename_axis(columns="seconds, worked out")
 
 # %% [markdown] id="links-read"
-# Inside a node, on one card, or with DDP and `no_sync`, the usual order holds: accumulate first,
-# since that adds no arithmetic, and checkpoint if the step still doesn't fit. (DDP sends only
-# gradients, once per update, but all 60 GiB would have to fit on each card.) **With FSDP2 over a
-# slow link, the order is reversed**: checkpoint first, until the update is a single micro-batch.
-# (We left out attention scores, latencies and the traffic inside a node.)
+# On one card, inside a node, or with DDP and `no_sync`, keep to the usual order: accumulate first,
+# since that adds no arithmetic, and checkpoint if the step still doesn't fit. (With DDP, each card
+# would have to hold all 60 GiB.)
+#
+# **With FSDP2 over a slow link, the order is reversed**: checkpoint first, so that the update needs
+# only one micro-batch. (We left out attention scores, latencies and the traffic inside a node.)
 #
 # ## The plan
 #
-# On a card of 24 or 12 GiB, choose the fastest row of the levers' table that fits with 2 GiB left
-# free. We write the plan for 24 GiB into a file. The script loads the file, implements the levers
-# with libraries, and trains the twin twice: by the plan, and with the plainest batch, block and
-# loss.
+# For a card of 24 or 12 GiB, the next cell chooses from the levers' table the fastest row that fits
+# with 2 GiB left free. We write the plan for 24 GiB into a file. The script loads the file,
+# implements the levers with libraries, and trains the twin twice: by the plan, and with the
+# plainest batch, block and loss.
 
 
 # %% id="write"
@@ -546,20 +559,22 @@ with TemporaryDirectory() as folder:
     planned.main(path)
 
 # %% [markdown] id="your-run-text"
-# Both runs use LoRA, so only a validation loss can show what LoRA does to the result.
+# Both of these runs use LoRA, so comparing them doesn't show how LoRA changes the result. For that
+# you need the validation loss with and without LoRA.
 #
 # ## Your run
 #
-# In `train.py`, two peaks are by now nearly equal: the loss, and AdamW's update. On a GPU,
-# PyTorch's AdamW updates all weights at once, so its temporaries are as large as all weights. A
-# *fused* kernel makes no temporaries. How far does the peak fall?
+# In `train.py`, two moments of a step now need nearly the same memory: the loss, and AdamW's
+# update. On a GPU, PyTorch's AdamW updates all weights at once, so its temporaries are as large as
+# all weights. A *fused* kernel makes no temporaries. How far does the step's peak fall?
 #
-# **Write.** The last two lines of `make_fused`: AdamW with a learning rate of 3e-4, fused.
+# **Write.** The last two lines of `make_fused`: make a fused AdamW with a learning rate of 3e-4,
+# and return the model and the optimizer.
 
 
 # %% id="make-fused"
 def make_fused(config):
-    """A model with seeded weights, and its optimizer, a fused AdamW."""
+    """Return a model with seeded weights and its optimizer, a fused AdamW."""
     torch.manual_seed(0)
     model = train.GPT(config)
     ### BEGIN SOLUTION
@@ -592,9 +607,10 @@ def is_fused():
 your_run.apply("14", make=make_fused)
 
 # %% [markdown] id="proved-read"
-# It doesn't fall, because the peak is at the loss. But the update is faster. To save more memory,
-# make the micro-batches smaller, or undo chapter 07's lever. [10e](10e_your_run.ipynb) has the
-# whole script, and a recipe for a Llama on 16 GiB.
+# The peak doesn't fall, because the loss needs as much memory as before. But the update is faster.
+# To save more memory, make the micro-batches smaller, or undo chapter 07's lever, which keeps
+# attention's results. [10e](10e_your_run.ipynb) has the whole script, and a recipe for a Llama on
+# 16 GiB.
 #
 # ## On paper
 #
@@ -614,22 +630,23 @@ your_run.apply("14", make=make_fused)
 # $16 \cdot (4096 + 14336)$, or 294,912. The layer has 58.7 million, so that is 0.5 %.
 # </details>
 #
-# **3.** A checkpointed model with P weights trains on eight 150 TFLOP/s cards with a 100 Gb/s link.
-# How many tokens per card must a micro-batch have to hide FSDP2's traffic?
+# **3.** A checkpointed model with P weights in bfloat16 trains on eight 150 TFLOP/s cards with a
+# 100 Gb/s link. How many tokens must a card's micro-batch have at least, so that its arithmetic
+# takes as long as FSDP2's traffic?
 #
 # <details><summary>Answer</summary>
 #
 # With $t$ tokens, arithmetic takes $4 \cdot 2 P t / (150 \cdot 10^{12})$ seconds, and traffic takes
 # $3 \cdot 2 P \cdot \frac{7}{8} / (12.5 \cdot 10^9)$. P cancels: $t \ge 7875$ tokens. So one
-# micro-batch of 8,192 is just enough, and four of 2,048 are far from it.
+# micro-batch of 8,192 tokens is just enough.
 # </details>
 #
 # ## What you can now do
 #
-# - Say why a run dies, and which bytes a lever can lower.
+# - Say why a training run dies, and which bytes a lever can save.
 # - Pull six levers in a training script, and show which of them leave the training as it is.
-# - Say when a slow link reverses the order of two levers.
-# - Hand over a plan that proves itself.
+# - Say when a slow link makes checkpoints a better first lever than accumulation.
+# - Write a plan into a file, and run the training by it.
 #
 # [14b](14b_gallery.ipynb) shows how to find what held a dead run's memory, and
 # [14c](14c_rules_of_thumb.ipynb) which lever comes first for other models. In lab 09 you get ten

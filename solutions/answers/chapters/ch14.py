@@ -5,12 +5,12 @@ from solutions.answers import right, wrong
 FILLINGS = {
     "packed": {
         "shifts_the_whole_row": wrong(
-            "the targets are [6, 7, -100, 9, -100, -100], and not [6, 7, 8, 9, 4, -100]",
+            "the targets are [6, 7, -100, 9, -100, -100], not [6, 7, 8, 9, 4, -100]",
             "torch.cat([next_tokens(row) for row in rows])",
             "next_tokens(ids)",
         ),
         "counts_positions_through": wrong(
-            "the positions are [0, 1, 2, 0, 1, 0], and not [0, 1, 2, 3, 4, 5]",
+            "the positions are [0, 1, 2, 0, 1, 0], not [0, 1, 2, 3, 4, 5]",
             "torch.cat([torch.arange(len(row)) for row in rows])",
             "torch.arange(len(ids))",
         ),
@@ -20,10 +20,10 @@ FILLINGS = {
             "ids, targets, positions",
         ),
         "does_not_shift": wrong(
-            "and not [5, 6, 7, 8, 9, 4]", "next_tokens(row) for row", "row for row"
+            "not [5, 6, 7, 8, 9, 4]", "next_tokens(row) for row", "row for row"
         ),
         "forgets_the_positions": wrong(
-            "There are tokens, targets and positions, not 2", ", positions[None]", ""
+            "Return tokens, targets and positions, not 2", ", positions[None]", ""
         ),
         "joins_each": right(
             "return ids[None], targets[None], positions[None]",
@@ -51,7 +51,7 @@ FILLINGS = {
             "        nn.init.zeros_(self.up.weight)",
             "        nn.init.zeros_(self.up.weight)\n        nn.init.zeros_(self.down.weight)",
         ),
-        "adds_it_once": wrong("36 is added, and not 18", "2 * self.up", "self.up"),
+        "adds_it_once": wrong("36 should be added, not 18", "2 * self.up", "self.up"),
         "forgets_the_base": wrong(
             "At first the output must be the base's",
             "self.base(x) + 2 * self.up",
@@ -96,7 +96,7 @@ FILLINGS = {
             "mat1 and mat2 shapes cannot be multiplied", "shape).T", "shape)"
         ),
         "multiplies_twice": wrong(
-            "The gradient by x is wrong", "gradient @ weight,", "2 * gradient @ weight,"
+            "The gradient of x is wrong", "gradient @ weight,", "2 * gradient @ weight,"
         ),
         "gives_three_gradients": wrong(
             "returned an incorrect number of gradients", "None, None, None", "None, None"
@@ -108,20 +108,18 @@ FILLINGS = {
     },
     "step-seconds": {
         "forgets_the_recomputation": wrong(
-            "four forwards' worth of arithmetic take 8 s, and not 6",
+            "four forwards' worth of arithmetic take 8 s, not 6",
             *("4 if checkpointed else 3", "3"),
         ),
-        "gathers_once": wrong(
-            "three times 7/8 of the weights take 21 s, and not 14", "* 3 *", "* 2 *"
-        ),
+        "gathers_once": wrong("three times 7/8 of the weights take 21 s, not 14", "* 3 *", "* 2 *"),
         "sends_once_an_update": wrong(
-            "four micro-batches take 42 s, and not 10.5", "micro_batches * 3", "3"
+            "four micro-batches take 42 s, not 10.5", "micro_batches * 3", "3"
         ),
         "sends_the_whole": wrong(
-            "three times 7/8 of the weights take 21 s, and not 24", " * 7 / 8", ""
+            "three times 7/8 of the weights take 21 s, not 24", " * 7 / 8", ""
         ),
         "adds_both": wrong(
-            "the longer of both take 30 s, and not 51",
+            "the longer of both take 30 s, not 51",
             *("max(computes, sent / bytes_per_second)", "computes + sent / bytes_per_second"),
         ),
         "counts_in_words": right("4 if checkpointed else 3", "3 + checkpointed"),
