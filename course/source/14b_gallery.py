@@ -1,10 +1,9 @@
 # %% [markdown] id="title"
 # # Gallery of broken runs
 #
-# If a run ran out of memory, its snapshot shows what held the memory. If a run goes wrong without
-# dying, look up your symptom in the tables at the end. Each row has a training script, in most
-# cases from a bug report, and this notebook shows it with its cure. (A test runs all scripts with
-# every new PyTorch and transformers.)
+# If your run ran out of memory, its snapshot shows what held the memory. If your run finishes but
+# goes wrong, look up the symptom in the tables at the end. For each row, this notebook has a short
+# training script with the fault and its cure. Most of the faults are from bug reports.
 #
 # | your question | start at |
 # |---|---|
@@ -64,16 +63,16 @@ from tutorial_lib.units import GIB
 # ## It ran out of memory
 #
 # Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: a few
-# megabytes were requested, and 14 GiB were in use. The message doesn't say *what* used this memory.
-# The allocator's snapshot does: it lists every allocation, with the line of Python that requested
-# it.
+# megabytes were requested, and 14 GiB were in use. The messages don't say *what* used this memory.
+# The allocator's snapshot lists every allocation, with the line of Python that requested it.
 #
 # On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop. Without a GPU, run
 # `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
 #
-# **Write.** `alive`, which replays the events. An event is a dict. Its `action` is `alloc` when a
-# block of memory is handed out and `oom` when memory runs out; any other action ends the block's
-# life. `addr` is the block's address, which may be handed out again later.
+# **Write.** `alive`, which goes through the snapshot's events in order. An event is a dict. Its
+# `action` is `alloc` when a block of memory is handed out, and `oom` when memory runs out. Any
+# other action ends the block's life. `addr` is the block's address, which may be handed out again
+# later.
 
 
 # %% id="alive"
@@ -138,12 +137,13 @@ by_line("oom_1")
 # **The first run** trains GPT-2 medium, four sequences at a time. The first two rows of the table
 # are the blocks' activation function and linear layers. Their tensors wait for backward. The
 # weights (`modeling_utils.py`) are small in comparison, and there are no optimizer states yet. So
-# the diagnosis is *activations*. The cure is a smaller micro-batch, then a checkpoint around each
-# block (14).
+# the diagnosis is *activations*. The cure is a smaller micro-batch and, if that isn't enough, a
+# checkpoint around each block (chapter 14).
 #
-# **Predict.** The second run trains well and dies later. GPT-2 has 12 blocks, and each runs the
-# line `activations.py:66` several times in a forward pass. When memory runs out, how many forward
-# passes' tensors are alive?
+# **Predict.** The second run trains GPT-2 well at first, and runs out of memory later. At that
+# moment, the tensors of several forward passes are alive. How many passes? (In the first run, one
+# pass through 24 blocks had 96 tensors of the activation function alive. GPT-2 has 12 blocks. Run
+# `by_line("oom_2")` to count its tensors.)
 
 # %% id="guess-alive"
 guess = None  # forward passes
@@ -157,16 +157,16 @@ print(f"{passes:.1f} forward passes are alive{beside(guess, passes)}")
 by_line("oom_2")
 
 # %% [markdown] id="second-read"
-# Training holds one pass at a time. If several are alive, something keeps the graphs of passes that
-# are over. Here is the script:
+# Training holds the tensors of one forward pass at a time. If several passes are alive, something
+# keeps the graphs of earlier passes. Here is the script's validation loop:
 
 # %% id="second-script"
 print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
 
 # %% [markdown] id="third-text"
 # The validation loop sums losses that still have their graphs, so no pass is ever freed. The cure
-# is `with torch.no_grad():` around the loop, or `loss.item()`. With a smaller batch the run only
-# dies later.
+# is `with torch.no_grad():` around the loop, or `loss.item()`. A smaller batch is no cure: the run
+# dies too, only later.
 #
 # **The third run** has one short sequence and a checkpoint around every block.
 
@@ -174,18 +174,19 @@ print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
 by_line("oom_3")
 
 # %% [markdown] id="third-read"
-# Line 14 of the script itself requested more than half of the memory. Nearly all the rest is
-# weights and gradients, of equal size. Here is line 14:
+# Line 14 of the script requested more than half of the memory. Nearly all the rest is weights and
+# gradients. Here is line 14:
 
 # %% id="third-script"
 print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
 
 # %% [markdown] id="third-cure"
 # The first update allocates AdamW's states, two for each weight, and the `foreach` version also
-# allocates temporaries. Neither a checkpoint nor a smaller batch changes that. The cures are
-# `fused=True`, 8-bit states, or states sharded over devices.
+# allocates temporaries. A checkpoint or a smaller batch doesn't change that. The cures are
+# `fused=True`, 8-bit states, or states divided over devices.
 #
-# Now step through the three runs. At which moment could you have known what was wrong?
+# Now step through the three runs in the next cell. At which moment could you first have known what
+# was wrong?
 
 # %% id="triage"
 runs = {}
@@ -200,16 +201,16 @@ widgets.snapshot_triage(runs)
 # | the model's lines, once for each block | activations | a smaller micro-batch, checkpoints |
 # | the same lines, several passes | a graph that is kept | `no_grad`, `.item()`, `detach` |
 # | `optimizer.step`, weights, gradients | states | fused or 8-bit AdamW, LoRA, FSDP |
-# | little; far more is *reserved* | fragmentation (02b) | `expandable_segments`, equal lengths |
+# | little, and much more *reserved* | fragmentation (02b) | `expandable_segments`, equal lengths |
 
 # %% [markdown] id="frame-text"
 # ## How a case is written
 #
-# A case is one function. With `cured=False` it runs the reported script, with `cured=True` the
-# fixed one. The line that mentions `cured` is the fix. The function returns an instrument's
-# reading. The two patterns in its `@case` line match that reading, first as reported, then cured.
-# The name before the patterns is the instrument: `assert_same_training`, the meter, a count, or
-# PyTorch's own error.
+# A case is one function. With `cured=False` it runs the reported script, and with `cured=True` the
+# fixed one. The line that mentions `cured` is the fix. The function returns the result of one
+# instrument: `assert_same_training`, the memory meter, a count, or PyTorch's own error. Its `@case`
+# line names the instrument and has two patterns. The first pattern matches the result of the
+# reported script, and the second that of the fixed script.
 
 # %% id="frame"
 CASES = {}
@@ -241,7 +242,7 @@ def case(number, asks, caught_by, shows, **about):
 
 # %% id="instruments"
 def difference(right, step, make):
-    """Ask the course's judge: what differs between the two steps?"""
+    """Return what differs between the two steps, according to the course's judge."""
     try:
         with redirect_stdout(StringIO()):
             assert_same_training(right, step, make=make)
@@ -288,7 +289,7 @@ def make_gpt(optimizer=SGD, **options):
 
 
 def gpt_loss(model, run, tokens=None):
-    """Run each block by `run(block, x)`; gives the loss of guessing the next tokens."""
+    """Run each block as `run(block, x)`; return the next-token loss."""
     tokens = draw_tokens(4) if tokens is None else tokens
     x = model.token_embedding(tokens) + model.position_embedding.weight
     for block in model.blocks:
@@ -335,9 +336,9 @@ def make_llama(switched_on=True):
 # %% [markdown] id="memory-text"
 # ## Scripts: memory
 #
-# In these runs the loss is right, but the run doesn't fit. Count how often a block runs in one
-# step. Once means that nothing is checkpointed, twice is right, and more often means that a block
-# is checkpointed twice.
+# In these runs the loss is right, but the memory doesn't fall as it should. Count how often each
+# block runs in one step. Once means that the block isn't checkpointed, twice is right, and three
+# times means that it is checkpointed twice.
 
 
 # %% id="evaluation-mode"
@@ -377,9 +378,9 @@ def middle_forgotten(cured):
 # %% id="wrapped-twice"
 @case(14, MEMORY, COUNT, (r"^\[3, 3, 3\]$", r"^\[2, 2, 2\]$"),
       reports="huggingface/diffusers#4474",
-      symptom="memory falls, and a step takes far more than a third longer",
+      symptom="memory falls, but a step takes far more than a third longer",
       cause="a block is checkpointed, and other code checkpoints a part of it again",
-      cure="checkpoint one of the two")  # fmt: skip
+      cure="checkpoint only one of the two")  # fmt: skip
 def wrapped_twice(cured):
     gpt, _ = make_gpt()
     if not cured:
@@ -576,7 +577,7 @@ def offload_recomputes(cured):
 # %% [markdown] id="loss-text"
 # ## Scripts: the loss
 #
-# These runs raise no error, except `layer_drop`. The model trains, but the training isn't the same.
+# These runs raise no error, except `layer_drop`. The model trains, but not as it should.
 # `assert_same_training(step_to_trust, your_step, make=...)` names the first part that differs.
 
 
@@ -832,7 +833,7 @@ def experts_counted_twice(cured):
 @case(40, LOSS, COUNT, (r"^\[False, True\]$", r"^\[True, True\]$"), seen_in=PEFT,
       reports="cloneofsimo/lora#26 kohya-ss/sd-scripts#323 "
               "locuslab/open-unlearning#178",
-      symptom="LoRA in two towers: the loss falls, and one tower's `lora_B` stays zero",
+      symptom="LoRA in two towers: the loss falls, but one tower's `lora_B` stays zero",
       cause="a reentrant checkpoint over frozen embeddings gives no gradients; "
             "PyTorch only warns, since other weights get some",
       cure="`use_reentrant=False`, or `enable_input_require_grads()` on each tower"
@@ -975,7 +976,7 @@ def divided_twice(cured):
 # %% id="hooked-tiles"
 @case(46, LOSS, JUDGE, ("^gradients", SAME),
       reports="axolotl-ai-cloud/axolotl#3666",
-      symptom="an MLP in tiles: the loss falls, and the gradients of its weights are "
+      symptom="an MLP in tiles: the loss falls, but the gradients of its weights are "
               "too large",
       cause="each tile puts one more hook on the weights, so the last tile counts "
             "once for each hook; and the sum is divided by the number of tiles",
@@ -1050,15 +1051,15 @@ def stepped_in_hooks(cured):
     for place in range(4):
         last = place == 3
         (gpt.loss(draw_tokens(8)[2 * place : 2 * place + 2]) / 4).backward()
-    return f"{max(updates.values())} updates a window"
+    return f"{max(updates.values())} updates per window"
 
 
 # %% id="logged-loss"
 @case(25, LOSS, JUDGE, ("^loss", SAME),
       reports="Lightning-AI/pytorch-lightning#2569 huggingface/transformers#35438",
-      symptom="the logged loss is N times too large, or too small, and the model is "
+      symptom="the logged loss is N times too large, or too small, but the model is "
               "fine",
-      cause="what is logged is not what the update minimized",
+      cause="the logged loss isn't the one that the update minimized",
       cure="log the sum of the divided losses of the window")  # fmt: skip
 def logged_loss(cured):
     def step(model, optimizer, num=4):
@@ -1123,7 +1124,7 @@ def clipped_pieces(cured):
 # %% id="contrastive"
 @case(31, LOSS, JUDGE, ("^loss", SAME),
       reports="luyug/GradCache#7 mlfoundations/open_clip#267",
-      symptom="accumulating a contrastive loss reaches a lower loss and a worse model",
+      symptom="accumulating a contrastive loss gives a lower loss but a worse model",
       cause="each sample is compared only with its own micro-batch: fewer negatives",
       cure="cached gradients, as in lab 07: embed all, then embed again in "
            "micro-batches"
@@ -1201,7 +1202,7 @@ def low_precision_sum(cured):
 # %% [markdown] id="flag-text"
 # ## Scripts: errors and flags
 #
-# These runs stop with an error, or warn. Half of them use the reentrant checkpoint, PyTorch's older
+# These runs stop with an error, or warn. Nearly half use the reentrant checkpoint, PyTorch's older
 # implementation. To avoid it, pass `use_reentrant=False` in every call.
 
 
@@ -1418,8 +1419,8 @@ def unscaled_twice(cured):
 # %% [markdown] id="try-text"
 # ## Try one
 #
-# `show` runs a case as it was reported, then cured, and compares both results with those recorded
-# when this page was written.
+# `show` runs a case twice, once as reported and once cured. It also says whether both results are
+# the same as when this page was written.
 
 
 # %% id="try"
@@ -1435,8 +1436,8 @@ def changed(name):
             state = "cured" if cured else "as reported"
             return (f"PyTorch {torch.__version__}, transformers "
                     f"{transformers.__version__} changed case {about['number']} "
-                    f"({name}): {state} it shows {seen!r}, and {pattern!r} is what it "
-                    "showed.")  # fmt: skip
+                    f"({name}): {state} it shows {seen!r}, but it used to show "
+                    f"{pattern!r}.")  # fmt: skip
     return ""
 
 
@@ -1454,8 +1455,8 @@ show(middle_forgotten)
 # %% [markdown] id="tables-text"
 # ## The tables
 #
-# The last column names each case's script and the instrument that shows the fault. It also links to
-# bug reports, if there are any, and lists the versions in which the course has seen the fault.
+# The last column names the instrument that shows the fault, the case's script, bug reports if there
+# are any, and the versions in which we saw the fault.
 
 
 # %% id="table"
