@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Which lever first: rules of thumb
 #
-# Chapter 14 pulls six levers on one model. Does their order hold for other models? In this
-# companion you try the order on recorded models, predict which lever a new model needs, and read
-# what the planner does with real models. Then you find out what the promise "four to ten times
-# larger" depends on. No lab and no later chapter needs this companion.
+# Chapter 14 pulls six levers on one model. Does their order suit other models too? In this
+# companion you try an order on 17 models, and predict which lever a new model needs first. Then you
+# test the promise that checkpointing and accumulation allow models "four to ten times larger". No
+# lab and no later chapter needs this companion.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -32,9 +32,10 @@ pd.set_option("display.max_colwidth", None)  # show answers whole
 #
 # The first peak comes while the model runs: at the end of forward, or early in backward, when all
 # activations are in memory. The second comes in the update. No activation is left then, but all
-# gradients are in memory, and the optimizer may allocate temporaries. The higher peak must fit.
+# gradients are in memory, and the optimizer may allocate temporaries. The higher of the two peaks
+# must fit on the card.
 #
-# The recordings have both peaks of 17 models, in float32, at batch sizes that people train with.
+# We recorded predictions of both peaks for 17 models, in float32, at usual batch sizes.
 
 # %% id="report-of"
 rows = recorded.load("predicted").rows
@@ -68,32 +69,31 @@ figures.two_peaks(
 # |---|---|---|
 # | autocast | mostly lower | the same |
 # | fused kernels | the same, or lower (attention) | lower: no temporaries |
-# | a smaller micro-batch | lower, if activations outweigh the gradients that then wait | the same |
+# | a smaller micro-batch | lower, unless earlier micro-batches' gradients take more | the same |
 # | checkpoints | lower, or the same | the same |
 # | 8-bit states | lower: smaller states | lower |
 # | LoRA, or sharding (13) | lower | lower |
 #
-# So look at both peaks first. If the update alone doesn't fit, neither a checkpoint nor a smaller
-# micro-batch can help.
+# So look at both peaks first. If the update alone doesn't fit, a checkpoint or a smaller
+# micro-batch can't help.
 #
 # ## One order
 #
-# Among the levers that help, the cheapest comes first. `tonight` and `planning.pull_levers` use
-# this order:
+# Among the levers that help, the cheapest comes first. The notebook `tonight` uses this order:
 
 # %% id="order"
 pd.DataFrame({"what it costs": planning.ORDER})
 
 # %% [markdown] id="order-read"
-# Should a smaller micro-batch come before checkpoints? A tutorial (10c's anonymous text) says so:
-# "start with gradient accumulation", and "add checkpointing if still hitting memory limits". Both
-# levers lower the same peak, and neither changes the training if no layer mixes samples (09). So
-# time decides, and people have published times for both.
+# Should a smaller micro-batch come before checkpoints? A tutorial (the anonymous text quoted in
+# 10c) says so: "start with gradient accumulation", and "add checkpointing if still hitting memory
+# limits". Both levers lower the same peak, and neither changes the training if no layer mixes
+# samples (09). So the faster one should come first, and people have published times for both.
 #
-# **Predict.** The InternLM team trained a 7B model on 80 GiB GPUs, with 8 samples per GPU in each
-# update. One run kept all activations and accumulated over micro-batches of two samples. The other
-# used checkpoints and ran all eight samples at once. By what percentage was the checkpointed run
-# slower?
+# **Predict.** The InternLM team trained a 7B model on eight 80 GiB GPUs, with 8 samples per GPU in
+# each update. One run kept all activations, and accumulated over four micro-batches of two samples.
+# The other run used checkpoints, and ran all eight samples at once. By what percentage did the
+# checkpointed run take longer?
 
 # %% id="guess-order"
 guess = None  # percent
@@ -103,7 +103,7 @@ published = pd.read_csv(FOLDER / "published_times.csv").set_index("id")
 
 
 def price(name):
-    """How much longer the second run of a published pair took; both are rates."""
+    """Return how much longer a published pair's second run took; both are rates."""
     pair = published.loc[name]
     return pair["without"] / pair["with"] - 1
 
@@ -119,12 +119,14 @@ settled |= {f"BERT-Large, V100: {way}": f"{p:+.0%}" for way, p in bert.items()}
 pd.DataFrame({"more time (measured, by the sources)": settled})
 
 # %% [markdown] id="settled-read"
-# Accumulation is cheaper in each InternLM pair, so the tutorial is right, within two limits. The
-# first is a GPU that isn't filled: it finishes its work faster than the CPU can launch more. There,
-# half a micro-batch takes as long as a whole one, and a checkpoint launches forward a second time,
-# so time both levers. The smallest micro-batch that fills a GPU can be predicted from a sample's
-# FLOPs and bytes, the card's published speed, the number of operations, and a launch time fitted to
-# 10b's H200:
+# Accumulation is cheaper for both models, so the tutorial is right, with two exceptions. The first
+# exception is a GPU that isn't filled: it finishes its work faster than the CPU can launch more. On
+# such a GPU, half a micro-batch takes as long as a whole one, so accumulation isn't cheap either.
+# If your GPU isn't filled, measure the time with each of the two levers.
+#
+# The next cell predicts the smallest micro-batch that fills a GPU. It uses a sample's FLOPs and
+# bytes, the card's published speed, the number of operations, and a launch time fitted to 10b's
+# H200:
 
 # %% id="filled"
 filled = {}
@@ -139,17 +141,19 @@ for card in ("NVIDIA A100-SXM4-80GB", "Tesla T4"):
 pd.DataFrame(filled)  # predicted
 
 # %% [markdown] id="filled-read"
-# The slower the card and the larger a sample, the fewer samples fill the card. Splitting further
-# costs time, so the list has the micro-batch twice: first down to the size that just fills the GPU,
-# then, after the checkpoints, down to one sample.
+# The slower the card and the larger a sample, the fewer samples fill the card. With smaller
+# micro-batches than that, accumulation costs time. That's why the order above has the micro-batch
+# twice: first reduce it to the size that just fills the GPU, and after the checkpoints, to one
+# sample.
 #
-# The second limit is sharding over a slow link, where each micro-batch sends the weights again.
-# There the order is reversed (chapter 14).
+# The second exception is sharding over a slow link, where each micro-batch sends the weights again.
+# There, checkpoints come first (chapter 14).
 #
 # ## How far each lever reaches
 #
-# On the recorded models, the levers form a ladder: each rung adds one lever and keeps the earlier
-# levers. On the rung "smaller micro-batch" an update runs one sample at a time.
+# On the recorded models, we pull the levers one after the other, like climbing a ladder. Each rung
+# adds one lever and keeps the earlier ones. The rung "smaller micro-batch" runs one sample at a
+# time.
 
 # %% id="rungs"
 TWICE = "one sample at a time"  # the smaller micro-batch again
@@ -180,13 +184,13 @@ def steps(model):
 
 
 # %% [markdown] id="write-first-rung"
-# **Write.** `first_rung`, from the `peak_bytes` of `report_of(model, step)` for the six steps that
-# `steps(model)` returns.
+# **Write.** `first_rung`. `steps(model)` returns six training steps in order, one for each rung,
+# and `report_of(model, step)["peak_bytes"]` is a step's peak.
 
 
 # %% id="first-fit"
 def first_rung(model, budget_bytes):
-    """Number of the first step whose peak is below the budget; 6: none is."""
+    """Return the number of the first step with a peak below the budget; 6 if none."""
     ### BEGIN SOLUTION
     peaks = [report_of(model, step)["peak_bytes"] for step in steps(model)]
     fitting = [rung for rung, peak in enumerate(peaks) if peak < budget_bytes]
@@ -211,7 +215,7 @@ def finds_the_first_that_fits():
         for budget, right in ((60, 0), (42, 1), (35, 4), (15, 5), (5, 6)):
             seen = first_rung("a model", budget)
             said = (
-                f"{peaks} under {budget}: you find {seen!r}, and the rung is {right}."
+                f"{peaks} under {budget}: you find {seen!r}, but the rung is {right}."
             )
             assert seen == right, said
 
@@ -233,9 +237,9 @@ print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
 
 # %% [markdown] id="ladder-read"
-# Along a row, a larger card needs fewer levers. (*LoRA* means that none of the six steps fits.)
-# Down a column, the lever depends on *what* fills the card: activations, or weights and states.
-# Pull the levers yourself:
+# Along a row, the larger the card, the fewer levers the model needs. (*LoRA* means that none of the
+# six steps fits.) Down a column, the card is the same. Which lever a model needs depends on what
+# fills this card: activations, or weights and states. Now try some levers yourself:
 
 # %% id="calculator"
 widgets.published_calculator(rows, micro_batch=8, card_gib=24)
@@ -250,27 +254,30 @@ widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 #
 # The two peaks follow from these numbers (chapters 01 to 08):
 #
-# - Weights, gradients and AdamW's states are 4, 4 and 8 of the 16 bytes; 8-bit states are 2.
-# - When the activations reach their maximum, this micro-batch has no gradients yet, but the
-#   gradients of earlier micro-batches are in memory.
+# - Of the 16 bytes, weights take 4, gradients 4 and AdamW's states 8. In 8 bits, the states take 2.
+# - When the activations reach their maximum, the only gradients in memory are those of earlier
+#   micro-batches.
 # - From the second rung on, autocast keeps a 16-bit copy of the weights while the model runs.
 # - In the update all gradients are in memory, and PyTorch's default AdamW needs temporaries of 4
-#   more bytes. The fused and the 8-bit versions need no temporaries.
+#   more bytes per parameter. The fused and the 8-bit versions need none.
 #
-# What share of `batch` remains under autocast, and what share under checkpoints, depends on the
-# model. We take the median of other models.
+# Two more shares depend on the model. `cast` is the share of `batch` that remains with autocast.
+# `kept` is the share of one sample's bytes that remains with autocast and checkpoints together. For
+# both we take the median of other models.
 #
-# **Write.** `on_paper`: the peaks on the first six rungs, as shares of the card.
+# **Write.** `on_paper`, which returns the higher of the two peaks on each of six rungs, as a share
+# of the card. The rungs are: as it is, autocast, fused AdamW, one sample at a time, checkpoints,
+# and 8-bit states.
 
 
 # %% id="on-paper"
 def on_paper(states, batch, samples, cast, kept):
-    """The peaks on the six rungs, as shares of the card.
+    """Return the peaks on the six rungs, as shares of the card.
 
     Args:
         states: Share of 16 bytes for each parameter.
         batch: Share of what all samples add in float32.
-        samples: How many they are.
+        samples: The number of samples.
         cast: The part of `batch` that autocast leaves.
         kept: The part of one sample's share that autocast and checkpoints leave.
     """
@@ -308,8 +315,8 @@ def is_right_on_paper():
 
 
 # %% [markdown] id="judge-text"
-# Judge the rule the way you will use it, on a model that it hasn't seen: the two shares, under
-# autocast and under checkpoints, are medians over the 16 other models. We try cards of seven sizes.
+# We test the rule on models that it hasn't seen: for each model, `cast` and `kept` are medians over
+# the 16 other models. We try each model on cards of seven sizes.
 
 
 # %% id="shares"
@@ -319,14 +326,14 @@ def added(model, step, *phases):  # what running the model adds to what it held
 
 
 def sizes_of(model):
-    """Bytes of states and batch, and the samples."""
+    """Return the bytes of states and batch, and the number of samples."""
     states = 4 * report_of(model, {})["at_peak"]["parameters"]
     batch = added(model, {}, "forward", "backward")
     return states, batch, SIZES[model]["micro_batch"]
 
 
 def parts(model):
-    """The two parts that `on_paper` takes, cast and kept, without the copies."""
+    """Return the parts `cast` and `kept` for `on_paper`, without the copies."""
     states, batch, samples = sizes_of(model)
     lone = added(model, half | FRUGAL | {"micro_batch": 1}, "forward")
     cast = added(model, half, "forward", "backward")
@@ -336,7 +343,7 @@ def parts(model):
 
 # %% id="ruled"
 def ruled(model, budget_bytes):
-    """The first rung that fits on paper, by what other models have in common."""
+    """Return the first rung that fits on paper, using the other models' medians."""
     others = [parts(other) for other in MODELS if other != model]
     cast, kept = map(median, zip(*others, strict=True))
     states, batch, samples = sizes_of(model)
@@ -346,8 +353,8 @@ def ruled(model, budget_bytes):
 
 
 # %% [markdown] id="guess-rule-text"
-# **Predict.** Among the pairs that need a lever, for what percentage does the rule name the right
-# lever?
+# **Predict.** In some pairs of a model and a card, the model needs a lever to fit. For what
+# percentage of these pairs does the rule name the right rung?
 
 # %% id="guess-rule"
 guess = None  # percent
@@ -361,21 +368,23 @@ right = [pair for pair in pairs if told[pair] == needed[pair]]
 needy = [pair for pair in pairs if needed[pair] > 0]
 of_needy = len(set(right) & set(needy))
 share = 100 * of_needy / len(needy)
-print(f"right in {len(right)} of {len(pairs)} pairs, each of a model left out;")
+print(f"right in {len(right)} of {len(pairs)} pairs, with each model left out in turn;")
 print(f"in {of_needy} of the {len(needy)} that need a lever{beside(guess, share)}")
 missed = {f"{pair[0]}, {pair[1]} GiB": (RUNGS[told[pair]], RUNGS[needed[pair]])
           for pair in pairs if pair not in right}  # fmt: skip
 pd.DataFrame(missed, index=["on paper", "needed"]).T
 
 # %% [markdown] id="judged-read"
-# Most misses are language models. Their logits stay in float32 under autocast, so autocast saves a
-# smaller share of their batch (chapter 10d). The other misses are close to the card's limit. So try
-# the answer on paper first, and check it with `memory.predict`, which takes seconds. In words, the
-# rule says:
+# Most of the wrong answers are for language models. Their logits stay in float32 under autocast, so
+# autocast saves a smaller share of their batch (chapter 10d). In the other wrong answers, the peak
+# is close to the card's limit. So take the rule's answer as a first guess, and check it with
+# `memory.predict`, which takes seconds.
+#
+# In words, the rule says:
 #
 # - A small batch with small states needs no lever.
-# - A large batch with states that leave room needs autocast, then a smaller micro-batch, then a
-#   checkpoint around each block.
+# - A large batch whose states leave room on the card needs autocast, then a smaller micro-batch,
+#   then a checkpoint around each block.
 # - States that nearly fill the card need fused kernels first, then 8-bit states. A checkpoint alone
 #   doesn't help.
 # - States that don't fit even in 8 bits need bfloat16 throughout, more devices, or fewer trained
@@ -384,10 +393,9 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # %% [markdown] id="plans-text"
 # ## The planner on real models
 #
-# The ladder has six rungs; the planner tries many more plans. It keeps weights and states in
-# float32, and chooses the plan with the shortest predicted time, usually the plan that recomputes
-# least. Below are the planner's answers for 64 samples per update, recorded by
-# `python course/recorded/make/plan_pairs.py`. This command computes one of them:
+# The ladder has six rungs. The planner tries many more plans. It keeps weights and states in
+# float32, and chooses from the plans that fit the one with the shortest predicted time. The table
+# below has its recorded answers for 64 samples per update. This command computes one of them:
 #
 # ```bash
 # python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
@@ -395,7 +403,7 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 #
 # **Predict.** Llama 2 has 6.7 billion parameters. On an 80 GiB card its states don't fit in
 # float32, and 8-bit states may not fit either. In bfloat16 everything fits, if you run one sequence
-# of 4,096 tokens at a time. By what percentage does recomputation lengthen the step?
+# of 4,096 tokens at a time. By what percentage does recomputation lengthen that plan's step?
 
 # %% id="guess-plan"
 guess = None  # percent
@@ -419,32 +427,30 @@ def in_words(plan):
 plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 
 # %% [markdown] id="plans-read"
-# - A larger card never gets a smaller micro-batch. A tenth of the card is left free (10b).
+# - Each entry begins with micro-batch x accumulation steps. A tenth of the card is left free (10b).
 # - The planner's plans cost less than the rung "checkpoint each block": they recompute only as much
 #   as the memory requires, and the cheapest stages first.
 # - Where an entry says "only with", weights and states don't fit in float32. The planner then shows
 #   what would fit, but uses it only if you pass `--optimizer adamw-8bit` or `--precision bf16`,
-#   since both change the training. bfloat16 rounds away any update smaller than 1/512 of its
-#   weight, so the model may learn less.
-# - Where nothing fits, the planner says how much memory float32 states need. Use more devices then,
-#   or LoRA.
+#   since both change the training.
+# - Where nothing fits, use more devices or LoRA.
 #
 # The planner's seconds are predicted, not measured on a GPU. The planner adds up the operations'
-# roofline times (10b) at a fixed share of a card's published speed, and predicts at least the
-# launch time. That's enough to rank plans.
+# roofline times (10b) at a fixed share of a card's published speed. That's enough to rank plans.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"
 #
-# "Both techniques together let you train models four to ten times larger." Larger in what? We take
-# GPT-2's layers of width 768, an update of 16 sequences of 1,024 tokens, autocast, and 16 GiB, and
-# ask how many layers fit. Each layer adds the same number of bytes, so the peak is a straight line
-# in the number of layers. Two predictions give the line, and a third shows how straight it is.
+# A common promise about checkpointing and accumulation is: "Both techniques together let you train
+# models four to ten times larger." We test it with GPT-2's layers of width 768, autocast, and
+# updates of 16 sequences of 1,024 tokens. How many layers fit in 16 GiB? Each layer adds the same
+# number of bytes, so the peak is a straight line in the number of layers. Two predictions give the
+# line, and a third one shows how far the peak is from the line.
 
 # %% id="lines"
 WAYS = {
     "neither": {"micro_batch": 16},
-    # the second one peaks as the 16th
+    # the second one peaks like the 16th
     "accumulation": {"micro_batch": 1, "accumulation": 2},
     "checkpointing": {"micro_batch": 16, "checkpointing": "per-block"},
     "both": {"micro_batch": 1, "accumulation": 2, "checkpointing": "per-block"},
@@ -467,7 +473,7 @@ BUDGET = 16 * GIB
 
 
 def deepest(**choices):
-    """How many layers fit: the peak is a straight line in their number."""
+    """Return how many layers fit: the peak grows linearly with their number."""
     four, eight = peak(4, **choices), peak(8, **choices)
     slope = (eight - four) / 4
     return int((BUDGET - eight) // slope) + 8
@@ -494,10 +500,10 @@ table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
 table
 
 # %% [markdown] id="depths-read"
-# The factor is far larger than ten, because the update is large: without a lever, all 16 sequences
-# are in memory at once, and their activations leave room for only a few layers. With both levers,
-# weights and states take nearly all of the 16 GiB. So the factor should be lower for a smaller
-# update.
+# With both levers, far more than ten times as many layers fit, because the update is large. Without
+# a lever, all 16 sequences are in memory at once, and their activations leave room for only a few
+# layers. With both levers, weights and states take nearly all of the 16 GiB. So the factor should
+# be lower for a smaller update.
 
 # %% id="by-batch"
 one = {"micro_batch": 1}  # an update of one sample has nothing to accumulate
@@ -510,9 +516,9 @@ larger["1 x 16384 tokens"] = single[16384]
 pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
 
 # %% [markdown] id="by-batch-read"
-# So the factor isn't a property of the techniques: it grows with the number of samples in an update
-# and with their length. With one short sample per update you can't even double the depth, since
-# weights and states fill the card whatever you do.
+# So no single factor is right for these techniques. The factor grows with the number of samples in
+# an update and with their length. With one short sample per update you can't even double the depth,
+# since weights and states fill the card even without activations.
 #
 # *Wider* models hit the same limit: weights grow with the square of the width, activations only in
 # proportion to it.
@@ -533,10 +539,10 @@ print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
-        "A17", "holds if", "How much larger a model may be is decided by the samples "
-        "in an update and their length: both techniques gain more with more of either.",
+        "A17", "holds if", "How much larger a model can be depends on the number of "
+        "samples in an update and their length: both techniques gain as either grows.",
         f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 sequences of "
-        f"1,024 tokens an update, {single[16384]:.1f} times for one of 16,384",
+        f"1,024 tokens per update, {single[16384]:.1f} times for one of 16,384",
         "predicted", "by-batch", device="CUDA kernels",
         tried={"larger": larger}),
 )  # fmt: skip
@@ -544,7 +550,7 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Ask which of a step's two peaks is too high, and know which lever comes first.
+# - Find out which of a step's two peaks is too high, and which lever comes first.
 # - Say why accumulation comes before checkpoints, and when it doesn't.
-# - Let a planner choose, and read its plan.
+# - Let the planner choose, and read its plan.
 # - Say what "ten times larger" depends on.

@@ -5,17 +5,17 @@ from solutions.answers import right, wrong
 FILLINGS = {
     "first-fit": {
         "finds_the_last_rung_for_none": wrong(
-            "under 5: you find 5, and the rung is 6", "default=len(peaks)", "default=5"
+            "under 5: you find 5, but the rung is 6", "default=len(peaks)", "default=5"
         ),
         "finds_the_last_that_fits": wrong(
-            "under 60: you find 5, and the rung is 0", "min(fitting", "max(fitting"
+            "under 60: you find 5, but the rung is 0", "min(fitting", "max(fitting"
         ),
         "counts_those_that_do_not_fit": wrong(
             "under 42: you find 3.0",
             *("min(fitting, default=len(peaks))", "float(len(peaks) - len(fitting))"),
         ),
         "gives_the_peak": wrong(
-            "under 60: you find 50, and the rung is 0",
+            "under 60: you find 50, but the rung is 0",
             *("[rung for rung, peak", "[peak for rung, peak"),
             *("min(", "max("),
         ),
