@@ -1,13 +1,12 @@
 # %% [markdown] id="title"
 # # Appendix: other frameworks
 #
-# Every framework that computes gradients keeps tensors for backward, and every large one can
-# recompute them instead, under the name checkpoint, remat or recompute. Which tensors are kept
-# depends on a wrapper, a policy, or a compiler.
+# Every framework that computes gradients keeps tensors for backward. The large frameworks can also
+# recompute these tensors, and call it checkpoint, remat or recompute.
 #
 # Here the same model, with the same weights, runs in PyTorch, JAX, TensorFlow and Keras. You
-# compare gradients, count the bytes kept for backward, and see what XLA, JAX's compiler, makes of a
-# checkpoint.
+# compare gradients, count the bytes kept for backward, and see what JAX's compiler, XLA, does with
+# a checkpoint.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 #
@@ -50,13 +49,15 @@ frameworks.leave_out_cells("jax", "tensorflow", "keras")
 #                                └ norm, attention, +, norm, MLP, +
 # ```
 #
-# The model is three blocks of the course's GPT, with eager attention. Its input is source code from
-# Python's standard library. The other frameworks get the weights as NumPy arrays, with matrices of
-# shape (inputs, outputs). One *unit* is one block's input.
+# The model is three blocks of the course's GPT, with eager attention. The loss is the mean squared
+# distance between the model's output and the next token's vector. The other frameworks get the
+# weights as NumPy arrays, with matrices of shape (inputs, outputs). One *unit* is the size of one
+# block's input.
 #
-# For each framework we count the units kept without and with its checkpoint wrapper, and compare
-# the wrapper's gradients with PyTorch's plain ones. A gradient's error is its largest difference,
-# as a share of its largest entry.
+# For each framework we count the units kept without and with its checkpoint wrapper. We also
+# compare the gradients that we get with the wrapper to PyTorch's gradients without one. The error
+# of a weight's gradient is its largest difference from PyTorch's gradient, as a share of the
+# largest entry in PyTorch's.
 
 # %% id="model"
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4
@@ -105,14 +106,14 @@ def flat(blocks):
 
 
 # %% [markdown] id="write-compare"
-# **Write.** `relative_error`, the largest error of `gradients`, compared with the list `wanted`.
-# `np.asarray` accepts any framework's array. Use NumPy's `max`, since Python's may miss a NaN. If a
-# gradient is missing, raise a `ValueError`.
+# **Write.** `relative_error`, which compares the list `gradients` with the global list `wanted`,
+# and returns the largest of the weights' errors. `np.asarray` accepts any framework's array. Use
+# NumPy's `max`, since Python's may miss a NaN. If a gradient is missing, raise a `ValueError`.
 
 
 # %% id="compare"
 def relative_error(gradients):
-    """Largest difference from `wanted`, each as a share of the wanted's largest."""
+    """Return the largest difference from `wanted`, over each array's largest value."""
     ### BEGIN SOLUTION
     pairs = zip(map(np.asarray, gradients), wanted, strict=True)
     errors = [abs(ours - right).max() / abs(right).max() for ours, right in pairs]
@@ -122,7 +123,7 @@ def relative_error(gradients):
 
 # %% id="check-compare"
 # @title Check: run this cell
-@blanks.check("relative_error", "return the largest relative error, a number")
+@blanks.check("relative_error", "return the largest relative error, as a number")
 def finds_the_worst_weight():
     known = [np.array([1.0, 2.0]), np.array([[-4.0]])]
     with patch.dict(globals(), wanted=known):
@@ -132,20 +133,20 @@ def finds_the_worst_weight():
         ):  # fmt: skip
             seen = relative_error([np.array(first), torch.tensor([[last]])])
             assert abs(seen - right) < 1e-6, (
-                f"Wanted are [1, 2] and [[-4]]. From {first} and [[{last}]] it is "
-                f"{right}, and not {seen}."
+                f"Wanted: [1, 2], [[-4]]. For {first} and [[{last}]], the error is "
+                f"{right}, not {seen}."
             )
         for gradients in (
             [known[0], np.array([[np.nan]])],
             [known[0] * np.nan, known[1]],
         ):
             seen = relative_error(gradients)
-            assert not seen < 1, f"A gradient is nan, and the largest error is {seen}."
+            assert not seen < 1, f"A gradient is nan, but the largest error is {seen}."
         try:
             seen = relative_error(known[:1])
         except ValueError:
             return
-        raise AssertionError(f"One gradient of two is missing, and it returns {seen}.")
+        raise AssertionError(f"One of two gradients is missing, but you get {seen}.")
 
 
 # %% id="report"
@@ -184,12 +185,12 @@ pd.DataFrame({"kept": kept, "peak": peaks}).div(UNIT).round(1)  # in units
 # also called `jax.remat`, takes a function and returns one.
 #
 # What does JAX keep for backward? `jax.vjp` runs forward and also returns the backward pass, an
-# object that holds the *residuals*: the arrays that backward reads. Steps are usually compiled, by
-# `jax.jit`. So we compile forward too, and count the residuals that it returns.
+# object that holds the *residuals*: the arrays that backward reads. Since steps are usually
+# compiled, by `jax.jit`, we compile forward too, and count the residuals that it returns.
 #
 # **Predict.** PyTorch's softmax, norm and GELU are single operations, with a backward written by
-# hand. In JAX each is made of small operations, and each of those keeps its own inputs, compiled or
-# not. Without a wrapper, JAX keeps how many times as many bytes as PyTorch?
+# hand. In JAX each of the three is made of small operations, and each small operation keeps its own
+# inputs, compiled or not. Without a wrapper, by what factor does JAX keep more bytes than PyTorch?
 
 # %% id="guess-jax"
 guess = None  # times
@@ -215,10 +216,10 @@ def jax_norm(x, shift, scale):
 
 
 # %% [markdown] id="write-jax-block"
-# **Write.** `jax_block`, in three lines: norm, attention, +, norm, MLP, +, as in the drawing at the
+# **Write.** `jax_block`, in three lines, with the operations in the order of the drawing at the
 # top. `linear(w, "qkv", x)` runs a layer (`qkv`, `out`, `up`, `down`), `attend` goes between `qkv`
-# and `out`, `jax_norm(x, *w["norm_1"])` is a norm, and `jax.nn.gelu` the GELU. The output must
-# equal PyTorch's.
+# and `out`, `jax_norm(x, *w["norm_1"])` is a norm, and `jax.nn.gelu` is the GELU between `up` and
+# `down`. The output must equal PyTorch's.
 
 
 # %% id="jax-block"
@@ -235,11 +236,11 @@ def jax_block(w, x):
 # %% id="check-jax-block"
 # needs jax
 # @title Check: run this cell
-@blanks.check("jax_block", "return an array of the shape of x")
+@blanks.check("jax_block", "return an array shaped like x")
 def runs_as_pytorch_does():
     torch.manual_seed(0)
     drawn = GPT(GPTConfig(**sizes | {"num_layers": 1}, attention="eager"))
-    for weight in drawn.parameters():  # else biases are zeros, and all norms alike
+    for weight in drawn.parameters():  # otherwise biases are 0, all norms alike
         nn.init.normal_(weight, std=0.2)
     (block,) = drawn.blocks
     down = block.mlp.down.weight.clone()
@@ -249,9 +250,9 @@ def runs_as_pytorch_does():
             right = block(torch.from_numpy(x)).numpy()
             weights = jax.tree.map(jnp.array, arrays(torch.Tensor.detach)[0])
         seen = np.asarray(jax_block(weights, jnp.array(x)))
-        assert seen.shape == x.shape, f"x is {x.shape}, and you return {seen.shape}."
+        assert seen.shape == x.shape, f"x is {x.shape}, but you return {seen.shape}."
         off = np.linalg.norm(seen - right) / np.linalg.norm(right)
-        assert off < 1e-5, f"{part} it is {off:.2%} away from what PyTorch computes."
+        assert off < 1e-5, f"{part}, you are {off:.2%} away from PyTorch's result."
 
 
 # %% id="jax-loss"
@@ -281,7 +282,7 @@ def jax_loss(model, w):
 # %% id="jax-kept"
 # needs jax
 def jax_kept(model, w):
-    """Bytes that a compiled forward keeps for backward, without weights."""
+    """Return the bytes that a compiled forward keeps for backward, without weights."""
     ### BEGIN SOLUTION
     forward = jax.jit(partial(jax.vjp, partial(jax_loss, model)))
     leaves = jax.tree.leaves(forward(w)[1])
@@ -304,7 +305,7 @@ def counts_what_waits():
     ):
         seen = jax_kept(model, w)
         assert seen == right * UNIT, (
-            f"Of {name} {right} units wait, {right * UNIT} bytes, and not {seen}."
+            f"For {name}, {right} units wait: {right * UNIT} bytes, not {seen}."
         )
 
 
@@ -332,18 +333,18 @@ for name, run_block in BLOCKS.items():
 
 # %% [markdown] id="policies-text"
 # `print_saved_residuals` lists residuals without running anything. The list above is for one block,
-# without its arguments. Compiling drops none of these, because forward and backward are two
-# programs here, and forward must return everything that backward reads. (In JAX 0.12 `tanh` keeps
-# one fewer tensor, 4 units per block.)
+# without its arguments. Compiling forward drops none of these residuals. Backward is a separate
+# program here, so forward must return everything that backward reads.
 #
 # ### Policies
 #
-# A *policy* says for each residual whether it's kept or recomputed. In chapter 07 you wrote one as
-# a pair of dispatch modes. In JAX it is an argument of `jax.checkpoint`. The `dots` policies keep
-# the results of matmuls and recompute everything else. You can also choose tensors by name (15b).
+# A *policy* says for each residual whether it's kept or recomputed, as in chapter 07. In JAX it is
+# an argument of `jax.checkpoint`. The `dots` policies keep the results of matmuls and recompute
+# everything else. You can also choose tensors by name (15b).
 #
 # **Predict.** In order, the results of a block's six matmuls take 3, 4, 1, 1, 4 and 1 units. With
-# `dots_saveable`, how many units do the three blocks and the loss keep for backward?
+# the plain wrapper, the three blocks and the loss keep 4 units for backward. How many units do they
+# keep with `dots_saveable`?
 
 # %% id="guess-dots"
 guess = None
@@ -364,11 +365,10 @@ for name in POLICIES:
 
 # %% [markdown] id="policies-read"
 # In each block the last matmul's result is only added to `x`, so no gradient needs it. That leaves
-# 13 units for each of the three blocks, plus 4, as always, for the blocks' inputs and the loss.
+# 13 of the 14 units for each of the three blocks, plus the 4 units of the plain wrapper.
 #
-# The policy with `no_batch_dims` keeps the results of the linear layers, but not those of
-# attention's two matmuls, which are large for the FLOPs that they cost. If you `vmap` over experts'
-# weights, it keeps nothing, because the experts' axis is a batch dimension.
+# The policy with `no_batch_dims` keeps the results of the linear layers, but recomputes those of
+# attention's two matmuls, which take a lot of memory and few FLOPs.
 #
 # ## What does the compiler keep?
 #
@@ -377,19 +377,19 @@ for name in POLICIES:
 #                  jax.checkpoint acts here                  the bytes are fixed here
 # ```
 #
-# In practice forward and backward are compiled as *one* program. Then JAX's choice of residuals is
-# only a plan, and XLA determines what is in memory. For example, it may fuse small operations, so
-# that their results are never written. `memory_analysis().temp_size_in_bytes` predicts the bytes of
-# everything but arguments and results. Your numbers may differ, because they depend on XLA's
-# version and on the processor. These are from the CPU backend; the GPU and TPU backends optimize
-# differently.
+# In practice, forward and backward are usually compiled together, as *one* program. Then JAX's
+# choice of residuals is only a plan, and XLA determines what is in memory. For example, it may fuse
+# small operations, so that their results are never written. `memory_analysis().temp_size_in_bytes`
+# predicts the bytes of everything except arguments and results. Your numbers may differ, because
+# they depend on XLA's version and on the processor.
 #
 # JAX asks the compiler to follow the plan. Around each recomputed block it puts an *optimization
-# barrier*, which keeps the recomputation apart from the first run (`prevent_cse=True`). We count
-# the barriers before and after compilation.
+# barrier* (`prevent_cse=True`). The barrier should stop XLA from noticing that the recomputation
+# equals the first run, and from keeping the first run's results instead. We count the barriers
+# before and after compilation.
 #
-# **Predict.** The three blocks are compiled for a CPU. `per block` needs how many times as many
-# bytes as `none`?
+# **Predict.** The three blocks are compiled for a CPU. Divide the bytes that `per block` needs by
+# the bytes that `none` needs. What do you get?
 
 # %% id="guess-compiled"
 guess = None
@@ -419,11 +419,12 @@ left = programs["per block"].as_text().count("opt-barrier")
 print(f"barriers handed to the compiler: {handed_over}, left in its program: {left}")
 
 # %% [markdown] id="scan-text"
-# On the CPU, `per block` runs blocks again but saves no memory (JAX 0.10.2). A possible reason:
-# this backend drops the barriers, so nothing makes the recomputation wait for backward. (But JAX
-# 0.12.0.1 drops them too, and does save memory.) In both versions a loop makes recomputation wait:
-# `jax.lax.scan` runs one block over stacked weights. Its backward is a second loop, and XLA stores
-# the residuals of all iterations until then.
+# On the CPU, `per block` needs more FLOPs, so it does recompute blocks, but it saves no memory (JAX
+# 0.10.2). This backend drops the barriers, so the recomputation may run long before backward needs
+# it. That can't be the whole reason, since JAX 0.12.0.1 drops them too, and does save memory.
+#
+# A loop saves memory in both of these JAX versions. `jax.lax.scan` runs one block over stacked
+# weights. Its backward is a second loop, and only that loop recomputes.
 
 
 # %% id="scan"
@@ -456,9 +457,9 @@ print("gradients equal to 1e-5:", relative_error(jax.tree.leaves(of_each)) < 1e-
 # tape.gradient(loss, variables)       f runs again, under a tape of its own
 # ```
 #
-# TensorFlow's allocator reports a peak only on GPUs (`tf.config.experimental.get_memory_info`). On
-# a CPU we count with `frameworks.tensorflow_step`, which works like the course's meter for PyTorch:
-# a callback sees each operation's results, and a weak reference tells when a result is freed.
+# TensorFlow's allocator reports a peak only on GPUs. On a CPU we count with
+# `frameworks.tensorflow_step`: a callback sees each operation's results, and a weak reference tells
+# when a result is freed.
 
 # %% id="tf-attend"
 # needs tensorflow
@@ -508,13 +509,11 @@ for name, wrapper in (("none", lambda block: block), ("per block", tf.recompute_
 tf_report("TensorFlow", steps)
 
 # %% [markdown] id="tf-read"
-# Without a wrapper the tape keeps most operations' inputs and results, needed or not.
+# Without a wrapper, the tape keeps most operations' inputs and results, even those that backward
+# doesn't need.
 #
 # `tf.recompute_grad` doesn't replay random numbers. In eager mode dropout draws a different mask in
 # the recomputation, so gradients are silently wrong (TensorFlow 2.21).
-#
-# `tf.function` builds a graph first, and may drop and fuse operations. No public API reports what
-# this graph holds on a CPU.
 #
 # ## Keras: a scope
 #
@@ -526,16 +525,15 @@ tf_report("TensorFlow", steps)
 # ```
 #
 # Keras runs on three backends and calls the backend's own checkpoint function, here TensorFlow's.
-# Its scope has four modes: `full` (every layer), `activations`, `larger_than` a size, and
-# `list_of_layers` by name. To get PyTorch's gradients, check the defaults: a norm's epsilon is 1e-5
-# in PyTorch, but 1e-3 in Keras.
+# The scope's mode says which layers are checkpointed: with `full` all of them, and with
+# `list_of_layers` only those that you name.
 #
 # The documentation of `RematScope` says "This should be used when initializing the layer" and, in
 # the next sentence, "Rematerialization applies at execution time, not at creation time". So we try
 # both: creating the layers inside the scope, and calling them inside it.
 #
-# **Predict.** `list_of_layers` names the three blocks. How many units wait for backward if only the
-# *call* is inside the scope?
+# **Predict.** `list_of_layers` names the three blocks. How many units are kept for backward if the
+# layers are only *called* inside the scope?
 
 # %% id="guess-keras"
 guess = None
@@ -600,13 +598,13 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 
 # %% [markdown] id="keras-read"
 # The scope takes effect where the layer is *created*. Around a call it silently does nothing.
-# `full` wraps each block and also the layers inside it, so the block's recomputation is itself
-# checkpointed. That lowers the peak, but the dense layers' matmuls run a third time.
+# `full` checkpoints each block and also the layers inside it. That lowers the peak, but the dense
+# layers' matmuls run a third time.
 #
 # ## Side by side
 #
 # *Waiting* is what is kept for backward. *Peak* is the most that a step holds at once, without the
-# weights. For JAX, XLA predicts it for the step as one CPU program.
+# weights. (JAX's peak is predicted by XLA, for one CPU program.)
 
 # %% id="side-by-side"
 # NBVAL_IGNORE_OUTPUT
@@ -627,13 +625,14 @@ display(pd.DataFrame.from_dict(table, orient="index", columns=heads))
 plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 
 # %% [markdown] id="end"
-# Without a wrapper the bytes kept differ severalfold, because the frameworks split the same
-# formulas into different operations. With a wrapper they nearly agree, because little more than the
-# boundaries is kept. So a quoted saving says as much about the baseline as about checkpointing.
+# Without a wrapper, the frameworks keep very different numbers of bytes, because they split the
+# same formulas into different operations. With a wrapper they keep nearly the same, because little
+# more than the boundaries is kept. So the percentage that checkpointing saves depends on the
+# framework: on how much it keeps without a wrapper.
 #
-# All numbers but JAX's are from eager mode. JAX's bars show what a compiled forward returns for a
-# separate backward program. In one program XLA can fuse operations, so JAX's plain peak is below
-# its bar.
+# JAX's bars are for two programs: they show what a compiled forward returns for a separate
+# backward. JAX's peaks in the table are for one program, in which XLA can fuse operations. So
+# without a wrapper, JAX's peak is below its bar. The other frameworks' numbers are from eager mode.
 
 # %% id="verdicts"
 # needs jax, tensorflow, keras
@@ -643,16 +642,16 @@ policy = {name.removesuffix("_saveable"): n for name, n in policy_units.items()}
 claims.Verdicts(
     claims.Verdict(
         "C06", "shown", "Both wrappers run and free what they should, if Keras' "
-        "scope stands where the layers are made.", "units that wait: tf.recompute_grad "
+        "scope is around the layers' creation.", "units that wait: tf.recompute_grad "
         f"{fell['TensorFlow']}, Keras {fell['Keras']}", "counted", "side-by-side"),
     claims.Verdict(
         "C07", "shown", "jax.checkpoint keeps what its policy says; whether the "
         "compiled program needs less memory is up to the compiler.",
-        f"units that wait: {policy['everything']:.1f} of everything, "
-        f"{policy['dots']:.1f} of matmuls, {policy['nothing']:.1f} of boundaries "
-        "alone", "counted", "policies"),
+        f"units that wait: {policy['everything']:.1f} with everything saved, "
+        f"{policy['dots']:.1f} with matmuls, {policy['nothing']:.1f} with only "
+        "boundaries", "counted", "policies"),
     claims.Verdict(
-        "C22", "shown", "Compilers take part in the choice, and may undo it: read the "
+        "C22", "shown", "Compilers take part in the choice and may undo it: trust the "
         "compiler's report, not the wrapper's name.", f"{handed_over} barriers handed "
         f"to XLA, {left} left in its program for the CPU", "counted", "barriers"),
 )  # fmt: skip
@@ -672,7 +671,7 @@ claims.Verdicts(
 #
 # ## What you can now do
 #
-# - Find the checkpoint wrapper in a framework you don't know, and prove that it doesn't change the
+# - Find the checkpoint wrapper in a framework you don't know, and test that it doesn't change the
 #   gradients.
 # - Ask each framework what it keeps, and say what its report leaves out.
 # - Distinguish a plan (residuals, a policy) from what the compiler does with it.

@@ -8,17 +8,19 @@ FILLINGS = {
             "A gradient is nan", "return np.max(errors)", "return max([0.0, *errors])"
         ),
         "forgets_the_sign": wrong(
-            "[[-5.0]] it is 0.25, and not 0.0", "abs(ours - right)", "(ours - right)"
+            "[[-5.0]], the error is 0.25, not 0.0", "abs(ours - right)", "(ours - right)"
         ),
         "divides_by_each": wrong(
-            "[1.5, 2.0] and [[-4.0]] it is 0.25, and not 0.5",
+            "[1.5, 2.0] and [[-4.0]], the error is 0.25, not 0.5",
             "abs(ours - right).max() / abs(right).max()",
             "(abs(ours - right) / abs(right)).max()",
         ),
-        "does_not_divide": wrong("and not 1.0.", " / abs(right).max()", ""),
-        "averages": wrong("it is 0.25, and not 0.125", "np.max(errors)", "np.mean(errors)"),
-        "compares_what_is_left": wrong("One gradient of two is missing", ", strict=True", ""),
-        "looks_at_one": wrong("[[-3.0]] it is 0.25, and not 0.0", "np.max(errors)", "errors[0]"),
+        "does_not_divide": wrong(", not 1.0.", " / abs(right).max()", ""),
+        "averages": wrong("the error is 0.25, not 0.125", "np.max(errors)", "np.mean(errors)"),
+        "compares_what_is_left": wrong("One of two gradients is missing", ", strict=True", ""),
+        "looks_at_one": wrong(
+            "[[-3.0]], the error is 0.25, not 0.0", "np.max(errors)", "errors[0]"
+        ),
         "loops": right(
             *("    errors = [", "    errors = np.array(["),
             *("for ours, right in pairs]", "for ours, right in pairs])"),
@@ -54,11 +56,11 @@ FILLINGS = {
         ),
     },
     "jax-kept": {
-        "counts_weights": wrong("Of three wrapped blocks", " if leaf.ndim > 2", ""),
-        "counts_numbers": wrong("and not 131072.", "leaf.nbytes", "leaf.size"),
-        "counts_arrays": wrong("524288 bytes, and not 2.", "leaf.nbytes", "1"),
-        "leaves_three_axes_out": wrong("and not 0.", "leaf.ndim > 2", "leaf.ndim > 3"),
-        "looks_at_the_loss": wrong("and not 0.", "forward(w)[1]", "forward(w)[0]"),
+        "counts_weights": wrong("For three wrapped blocks", " if leaf.ndim > 2", ""),
+        "counts_numbers": wrong(", not 131072.", "leaf.nbytes", "leaf.size"),
+        "counts_arrays": wrong("524288 bytes, not 2.", "leaf.nbytes", "1"),
+        "leaves_three_axes_out": wrong(", not 0.", "leaf.ndim > 2", "leaf.ndim > 3"),
+        "looks_at_the_loss": wrong(", not 0.", "forward(w)[1]", "forward(w)[0]"),
         "takes_the_gradient": wrong("jax_kept", "jax.vjp", "jax.grad"),
         "sums_by_hand": right(
             *(
