@@ -5,7 +5,7 @@
 # questions:
 #
 # 1. In JAX and Keras, does accumulation give the gradient of the whole batch?
-# 2. Is a step a micro-batch or an update?
+# 2. Does a learning-rate schedule count micro-batches or updates?
 # 3. Can a policy move a tensor to the host?
 # 4. How do you checkpoint in JAX's module libraries?
 #
@@ -44,12 +44,12 @@ frameworks.leave_out_cells("jax", "optax", "flax", "haiku", "tensorflow", "keras
 #
 # PyTorch adds to `.grad`, and your loop decides when to step (chapter 08). In JAX and Keras the
 # *optimizer* counts the micro-batches. You pass each gradient to `optax.MultiSteps`, or to a Keras
-# optimizer with `gradient_accumulation_steps`. After every $k$ gradients it updates the weights,
-# with the mean of the $k$.
+# optimizer with `gradient_accumulation_steps`. After every $k$ gradients the optimizer makes one
+# update with the mean of these gradients.
 #
 # A mean of means is the batch's mean only if all micro-batches have the same size. So we split 32
 # images equally, into 16 and 16, and unequally, into 24 and 8. The model is a residual network on
-# handwritten digits; PyTorch's gradient of the whole batch is the reference.
+# handwritten digits. The reference is PyTorch's gradient of the whole batch.
 
 # %% id="model"
 images, labels = data.digits()
@@ -82,7 +82,7 @@ def relative_error(gradients):
 
 # %% id="parts"
 def micro_batches(sizes):
-    """Slices of the batch, and the weight by which each mean loss counts its rows."""
+    """Return the batch's slices, each with the weight that its mean loss gets."""
     slices = (slice(a, b) for a, b in pairwise(np.cumsum([0, *sizes])))
     return [(part, len(sizes) * (part.stop - part.start) / 32) for part in slices]
 
@@ -97,9 +97,9 @@ def show(gradients_of):
 
 
 # %% [markdown] id="optax-text"
-# **Predict.** Micro-batches of 24 and 8 images count equally in the mean. Of the weight matrices'
-# gradients, take the one that is farthest off: how large is its error, as a percentage of its
-# largest entry?
+# **Predict.** Micro-batches of 24 and 8 images count equally in the mean. How wrong is the
+# gradient? For each weight matrix, take the largest error in its gradient, as a percentage of the
+# largest entry in the right gradient. Then give the largest of these percentages.
 
 # %% id="guess-unequal"
 guess = None
@@ -171,8 +171,8 @@ show(with_keras)
 # %% [markdown] id="window-text"
 # The rule of chapter 08 holds in both libraries: divide by the number of samples in the window, not
 # by the number of micro-batches. `MultiSteps` keeps the accumulated gradient in its state, as
-# PyTorch does in `.grad`. The printed ratio compares that gradient's bytes with the weights'. That
-# gradient is float32, whatever the weights are (optax 0.2.8).
+# PyTorch does in `.grad`. `MultiSteps` keeps it in float32, even if the weights are in 16 bits
+# (optax 0.2.8).
 #
 # ## What counts as a step?
 #
@@ -181,9 +181,9 @@ show(with_keras)
 # epoch 2            │1 2   3 4 5 6    the second window takes two of each
 # ```
 #
-# A window may continue into the next epoch. And a learning-rate schedule may count micro-batches or
-# updates as its steps. In our test, every micro-batch's gradient is 1, and the learning rate falls
-# from 1 to 0 in twelve steps.
+# A window may continue into the next epoch. And the learning-rate schedule may count micro-batches
+# or updates as its steps. In our test, every micro-batch's gradient is 1, and the learning rate
+# falls evenly from 1 to 0 in twelve of the schedule's steps.
 #
 # **Predict.** After epoch 1, one update is done and two micro-batches wait. What learning rate does
 # Keras report?
@@ -223,15 +223,14 @@ for epoch in (1, 2):
 
 # %% [markdown] id="windows-read"
 # In both libraries, the second update mixes gradients of two epochs, and a run that ends after
-# epoch 1 loses two micro-batches. But Keras' schedule counts micro-batches (although its
-# `iterations` counts updates), while the schedule inside `MultiSteps` counts updates. So with
-# windows of four, Keras' schedule must be four times as long for the same effect. Keras' moving
-# average of the weights (`use_ema`) counts micro-batches too.
+# epoch 1 loses two micro-batches. But the schedules differ: Keras' schedule counts micro-batches,
+# and a schedule inside `MultiSteps` counts updates. So with windows of four, Keras' schedule must
+# be four times as long for the same effect.
 #
-# **With `MultiSteps`, one infinite gradient ruins the run.** To skip the update in the middle of a
-# window, `MultiSteps` multiplies it by 0, and 0 times infinity is NaN. So the weights become NaN at
-# that very micro-batch (optax 0.2.8). Put `optax.apply_if_finite` around `MultiSteps`, not inside
-# it.
+# **With `MultiSteps`, one infinite gradient ruins the run.** Until the window is full, the weights
+# must not change, so `MultiSteps` multiplies each update by 0. But 0 times infinity is NaN, so the
+# weights become NaN at once (optax 0.2.8). Put `optax.apply_if_finite` around `MultiSteps`, not
+# inside it.
 #
 # ## Can a policy move a tensor to the host?
 #
@@ -274,11 +273,11 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 
 # %% [markdown] id="offload-read"
 # The three blocks' results have moved to what JAX calls `pinned_host`. On a CPU, device and host
-# share one memory (JAX 0.7 says `device` for both). So this shows only that JAX follows the policy.
+# share one memory, so this shows only that JAX follows the policy.
 #
-# To drop a value named `wide`, use `save_any_names_but_these("wide")`.
-# `save_anything_except_these_names("wide")` keeps it: that policy rejects only the naming
-# operation's result, and saves the same value one operation earlier (JAX 0.10.2).
+# Two policies have similar names, and only one of them recomputes a value that you name. To
+# recompute a value named `wide`, use `save_any_names_but_these("wide")`. With
+# `save_anything_except_these_names("wide")`, JAX still keeps it (JAX 0.10.2).
 #
 # ## Module libraries: Flax NNX, Linen and Haiku
 #
@@ -290,20 +289,19 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 # ```
 #
 # JAX expects functions without side effects, but a module holds state. So NNX, Flax's current
-# library, has its own wrappers (`nnx.jit`, `nnx.grad`, `nnx.remat`). They split a module into
-# layout and parameters, call JAX's function on these, and join them again. You can do the same with
-# `nnx.split` and `nnx.merge`. A plain `jax.checkpoint` accepts a function of an NNX module too, but
-# it silently loses every change of state: dropout draws the same mask in each step, and BatchNorm's
-# running mean never changes (Flax 0.12.8).
+# library, has its own wrappers (`nnx.jit`, `nnx.grad`, `nnx.remat`). They split a module into its
+# layout and its state, call JAX's function on these, and join them again. A plain `jax.checkpoint`
+# also accepts a function that calls an NNX module, but it silently loses every change of state:
+# dropout draws the same mask in each step, and BatchNorm's running mean never changes (Flax
+# 0.12.8).
 #
 # With `nnx.scan` the order matters. `nnx.scan(nnx.remat(block))` keeps only each block's input, but
-# `nnx.remat(nnx.scan(block))` saves no memory, because backward repeats the whole scan first (Flax
-# 0.12.8).
+# `nnx.remat(nnx.scan(block))` saves no memory. Its backward first repeats the whole scan, and then
+# all blocks' activations are in memory at once (Flax 0.12.8).
 #
 # Linen and Haiku create parameters while the function runs, so a plain `jax.checkpoint` can't wrap
 # a part of the model. Use the libraries' own wrappers, which pass the parameters through. As in
 # chapter 15, we count what a compiled forward returns for backward, in units of one block's input.
-# (JAX 0.12 keeps one fewer unit for each `tanh`.)
 
 # %% id="nnx-block"
 # needs jax, optax, flax
@@ -400,15 +398,16 @@ for library, pair in models.items():
 words = ", ".join(f"{library} {a} → {b}" for library, (a, b) in waits.items())
 claims.Verdicts(
     claims.Verdict(
-        "C08", "shown", "Flax and Haiku have wrappers of their own, which end in "
-        "jax.checkpoint and keep inputs alone.", f"units that wait: {words}",
+        "C08", "shown", "Flax and Haiku have their own wrappers, which end up calling "
+        "jax.checkpoint and keep only inputs.", f"units that wait: {words}",
         "counted", "modules"),
 )  # fmt: skip
 
 # %% [markdown] id="names-text"
 # ## What does each library call it?
 #
-# The next cell checks that these names exist.
+# For five ideas of the course, the next cell lists the names in each library that you have
+# installed.
 
 # %% id="names"
 IDEAS = {
