@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # The claims court
 #
-# This course began with five documents, A to E. We listed 85 things that they say: claims,
-# published measurements, topics and code examples. Some contradict each other, and some are wrong.
-# A chapter or a lab settled each one with a number that a cell computed. This chapter lists them
-# with their verdicts, and links to those cells.
+# This course began with five documents, A to E. From them we listed 85 items: claims, published
+# measurements, topics and code examples. Some of the claims contradict each other, and some are
+# wrong. For each item, a cell in a chapter or lab computed a number, and that settled it. This
+# chapter lists the verdicts, and links to those cells.
 #
 # **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
 
@@ -22,7 +22,7 @@ pd.set_option("display.max_colwidth", None)  # show questions whole
 # %% [markdown] id="ask"
 # ## The ten questions again
 #
-# You answered them in chapter 00. Before you read the verdicts, answer them again.
+# You answered these questions in chapter 00. Before you read the verdicts, answer them again.
 
 # %% [markdown] id="answer-text"
 # Run the cell and click your choices, or write a letter in place of each `None`, as in `1: "b"`.
@@ -34,7 +34,7 @@ answers |= {6: None, 7: None, 8: None, 9: None, 10: None}
 guesses.keep("after", answers)
 
 # %% [markdown] id="before-and-after-text"
-# The table shows the right answers, and yours from before the course and from today:
+# The table shows the right answers, and yours from before and after the course:
 
 # %% id="before-and-after"
 asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
@@ -50,11 +50,11 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 # %% [markdown] id="court-text"
 # ## The words, and the count
 #
-# Every verdict is one of the words in the next table. If a claim gives a figure, we tested it under
-# many conditions: kernels, precisions, optimizers, ways to checkpoint, and the source's own
-# settings. The results decide the verdict. If one sentence of a source gives several figures, they
-# must all hold under the same condition. If a source says that a batch fits, it's right if our
-# largest batch is at least as large.
+# Every verdict is one of the words in the next table. If a claim gives a figure, we tested it with
+# many kernels, precisions, optimizers and ways to checkpoint, and with the source's own settings.
+# If one sentence of a source gives several figures, they must all hold under the same condition. If
+# a source says that a batch fits, the claim is right if that batch or a larger one fits in our
+# test.
 
 # %% id="words"
 pd.Series(claims.WORDS, name="means").to_frame()
@@ -78,14 +78,15 @@ pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0,
 # %% [markdown] id="picture-text"
 # ## Every figure, next to what we found
 #
-# Each row is one figure from a source. The bar around 1 is the figure, or its range, widened by the
-# error that we allow. Each tick is our result under one condition, divided by the figure: a tick on
-# the bar confirms it. Ticks at the picture's edge are really farther out. (For E02's batch we only
-# asked whether three times as many samples fit, so its ticks are at 1.)
+# Each row is about one figure (a number) from a source. The orange bar around 1 is this figure, or
+# its range, widened by the error that we allow. Each tick is our result under one condition,
+# divided by the source's figure. A tick on the bar confirms the figure. A tick at the picture's
+# edge may be farther out than the picture shows. (For E02's batch we only asked whether three times
+# as many samples fit, so its ticks are at 1.)
 
 # %% id="picture"
 lines = [(v, f) for v in court if v.tried for f in claims.figures(v.claim)]
-figure, axes = new_figure("Found by claimed (logarithmic)", height=0.18 * len(lines))
+figure, axes = new_figure("Found over claimed (logarithmic)", height=0.18 * len(lines))
 for y, (verdict, said) in enumerate(lines):
     middle = said["low"] if np.isinf(said["high"]) else (said["low"] + said["high"]) / 2
     bar = (np.array([said["low"], said["high"]]) / middle * [0.95, 1.05]).clip(0.1, 8)
@@ -101,7 +102,7 @@ ratios = (0.1, 0.2, 0.5, 1, 2, 5)
 axes.set_xticks(ratios, map(str, ratios))
 axes.minorticks_off()
 figure.alt = (
-    f"{len(lines)} figures of sources, each with what was found by what it says."
+    f"{len(lines)} figures from sources, each with the found over the claimed value."
 )
 figure
 
@@ -124,34 +125,35 @@ court
 # ## Which verdicts are most open to doubt?
 #
 # - **E06** gives batch sizes for SD 2.1 (4 without checkpoints, 12 with them) and the share of
-#   memory saved, but neither image size nor kernel nor optimizer. With 8-bit states and the latents
-#   of the source's code, we found its share. The batches count as right because they fit. But far
-#   larger ones fit too, so if you read 4 and 12 as the largest that fit, the verdict is *partly*.
-# - **A13** gives 24, 8 and 5 GB for BERT-Large. Each figure is about right, but each under a
-#   different condition, and all three are in one sentence. If you allow each its own condition, the
-#   verdict is *holds if*.
+#   memory saved. It doesn't give the image size, the kernel or the optimizer. With 8-bit states and
+#   the latents of the source's code, we found the same share. The batches count as right because
+#   they fit. If you read 4 and 12 as the largest that fit, the verdict is *partly*.
+# - **A13** gives 24, 8 and 5 GB for BERT-Large. Each figure is about right under some condition,
+#   but no condition gives all three. If you allow each figure its own condition, the verdict is
+#   *holds if*.
 # - **B01 and B02** each give two memory figures for BERT-Large, read from a GPU's driver in 2022.
 #   The driver also counts memory that the allocator kept but didn't use, and we can only guess how
-#   much that was. So we come close to the figures, but not to their differences. We don't judge
-#   B01's loss of speed: accumulation adds no FLOPs, so that cost has to be measured on a GPU.
+#   much that was. So each of our results is close to its figure, but the difference between our two
+#   results isn't close to the difference between the two figures. We don't judge B01's loss of
+#   speed, since it has to be measured on a GPU.
 # - **D11 and D13** depend on how you read the source. D11 promises to save memory "at the cost of
-#   proportionally more recomputation", which we count as a figure. If you don't, the verdict is
-#   *holds if*. D13 is about 32 layers. If you don't accept a U-Net as an example, the verdict is
-#   *wrong*.
+#   proportionally more recomputation". We count "proportionally" as a figure. If you don't, D11's
+#   verdict is *holds if*. D13 says which of 32 layers to checkpoint, and we found it true only for
+#   a U-Net. If you don't accept a U-Net as an example, D13's verdict is *wrong*.
 #
-# One more claim is only partly judged: D15 counts warm-up "in samples", but 09b's run needs no
-# warm-up, so it can't show whether samples are the right unit.
+# We judged only a part of one more claim, D15. It counts warm-up "in samples", but the run in 09b
+# needs no warm-up, so that run can't show whether samples are the right unit.
 
 # %% [markdown] id="lessons"
 # ## What the verdicts have in common
 #
-# - **A percentage of what?** Even on one model, a technique saves one share of the activations,
-#   another of the peak, and another of the reserved memory.
-# - **A number depends on the kernel.** Fused attention keeps no scores, so in chapter 11 the same
-#   call saves a smaller share with fused attention than with eager attention.
-# - **Where is the peak?** A lever that lowers memory at any other moment doesn't help.
-# - **"The same training" is a claim too.** Batch statistics, random numbers, ragged losses or
-#   contrastive losses can silently make it false.
+# - **A percentage of what?** Even on one model, a technique saves different shares of the
+#   activations, of the peak and of the reserved memory.
+# - **A number depends on the kernel.** Fused attention keeps no scores, so in chapter 11
+#   checkpointing saves a smaller share with fused than with eager attention.
+# - **Where is the peak?** A lever that lowers memory only at other moments doesn't help.
+# - **"The same training" is a claim too.** Batch statistics, random numbers, mean losses over rows
+#   of unequal length, and contrastive losses can silently make it false.
 #
 # ## Where the ideas come from
 #
@@ -188,4 +190,4 @@ court
 # - Quote a verdict with its number, its condition and the cell that shows it.
 # - Ask three questions about the next "saves 70 %": of what, where is the peak, which kernel?
 #
-# If you have a GPU, `extra_record_your_gpu` measures on it what the course predicts.
+# If you have a GPU, the notebook `extra_record_your_gpu` measures what the course predicts for it.
