@@ -2,16 +2,17 @@
 # # Record your GPU
 #
 # Most numbers in this course are counted, predicted or emulated, because we had few GPUs. You can
-# add measurements from yours. This notebook runs training steps of published models on it, compares
-# three numbers for each step, and writes a file that you can hand in.
+# add measurements from your own. This notebook runs training steps of published models on your GPU
+# and writes a file that you can hand in. For each step it compares three numbers, all of them bytes
+# at the peak:
 #
 # - **predicted:** computed for a GPU's kernels, with tensors that have no memory;
 # - **emulated:** requested from PyTorch's own CUDA allocator on an emulated card, where no kernel
 #   ran;
 # - **measured:** requested from the same allocator on your GPU, including the kernels' workspaces.
 #
-# **Budget:** 10 minutes, 2 GiB of memory. (On a T4; without a GPU you see only the first two
-# numbers.)
+# **Budget:** 10 minutes, 2 GiB of memory, on a T4. Without a GPU you see only the first two
+# numbers.
 
 # %% id="imports"
 import sys
@@ -37,7 +38,7 @@ SELECTION = [
 print(f"{len(SELECTION)} steps, as in {SELECTION[0].key!r}")
 
 # %% [markdown] id="record-text"
-# Each step warms up once, is measured once, and is timed five times. If a step doesn't fit, that's
+# Each step warms up once, is measured once, and is timed five times. A step that doesn't fit is
 # recorded too. If you stop the cell, run it again to continue.
 
 # %% id="record"
@@ -50,9 +51,9 @@ if device.has_gpu():
 # %% [markdown] id="beside-text"
 # ## Side by side
 #
-# The table shows the bytes requested at the peak. The emulated card is your GPU's model if we have
-# it, and an A100 otherwise. The measured bytes exceed the emulated ones by the kernels' workspaces,
-# mainly cuDNN's.
+# The emulated card is the same model as your GPU if we have it, and an A100 otherwise. The measured
+# bytes exceed the emulated bytes by the kernels' workspaces, mainly those of NVIDIA's library
+# cuDNN.
 
 # %% id="beside"
 # NBVAL_IGNORE_OUTPUT
@@ -75,7 +76,7 @@ pd.DataFrame(table).T
 # ## Hand it in
 #
 # The file names your GPU, its driver, and the versions of Python and PyTorch, and says nothing else
-# about you. The next cell runs the check that each file must pass:
+# about you. The next cell checks the file before you hand it in:
 
 # %% id="hand-in"
 # NBVAL_IGNORE_OUTPUT
@@ -94,7 +95,8 @@ if MINE.exists() and "google.colab" in sys.modules:
     files.download(str(MINE))
 
 # %% [markdown] id="how"
-# Open a pull request that adds the file to `course/recorded` under the name above, or attach it to
-# an issue. Chapter 10b then shows your GPU's rows next to the predicted and emulated ones.
+# Open a pull request that adds the file to `course/recorded` under the name above, or attach the
+# file to an issue. Chapter 10b then shows your GPU's rows next to the predicted and emulated ones.
 #
-# `python -m tutorial_lib record` records all rows, in an hour on a large card.
+# To record all the course's steps, run `python -m tutorial_lib record`. It takes an hour on a large
+# card.
