@@ -1,26 +1,26 @@
 # %% [markdown] id="title"
 # # Tonight: my model does not fit
 #
-# This notebook works on your own model. It predicts what one training step needs, shows what takes
-# the memory, tries ways to save it one after the other, and ends with a plan that your script
-# loads. Until the last code cell all numbers are predicted and nothing is allocated. No weights are
+# This notebook works on your own model. It predicts the memory that one training step needs, shows
+# what takes it, tries ways to save memory one by one, and ends with a plan that your script loads.
+# Until the last code cell all numbers are predicted and nothing is allocated. No weights are
 # downloaded.
 #
 # **Budget:** 30 minutes, 2 GiB of memory, no GPU needed. *Run All* takes one minute on two cores.
 #
-# Name your model in the cell below the imports. It is one of
+# In the cell below the imports, set `MODEL` to one of these:
 #
 # - a published name, such as `gpt2-medium`, `vit-l-16` or `sdxl-unet`;
-# - the path of a `config.json` of transformers or diffusers (on Colab upload it, and write
+# - the path of a `config.json` of transformers or diffusers (on Colab, upload the file and write
 #   `/content/config.json`);
-# - a function in your own script, as in `train.py:make_loss` (on Colab
+# - a function in your own script, as in `train.py:make_loss` (on Colab,
 #   `/content/train.py:make_loss`).
 #
 # <details><summary>What my script must have</summary>
 #
-# A function that builds your model and one batch of random data of the right shape: copy these
-# lines, and insert your own model and loss. The notebook imports the file, so the script's training
-# loop must be below `if __name__ == "__main__":`.
+# It must have a function that builds your model and one batch of random data of the right shape.
+# Copy these lines, and insert your own model and loss. The notebook imports your script, so its
+# training loop must be below `if __name__ == "__main__":`.
 #
 # ```python
 # def make_loss(micro_batch=1):
@@ -30,8 +30,8 @@
 #     return lambda: F.cross_entropy(model(images), labels), model
 # ```
 #
-# A function that returns `step, model, optimizer` works too, but then levers that change the inside
-# of your step can't be applied.
+# A function that returns `step, model, optimizer` works too, but then the notebook can't try ways
+# that change the inside of your step.
 #
 # </details>
 
@@ -62,8 +62,8 @@ guess = None  # GiB that one step needs: write a number before you go on
 # ## 1. What one step needs
 #
 # *Needs* is the step's peak: if the card has less, the step fails. *Takes* is what `nvidia-smi`
-# shows when nothing limits the step; it's larger, because PyTorch keeps memory that it once
-# allocated.
+# shows when nothing limits the step. *Takes* is larger than *needs*, because PyTorch keeps memory
+# after its tensors are freed.
 
 # %% id="need"
 room = Room.of(str(CARD))
@@ -77,7 +77,9 @@ report
 # %% [markdown] id="levers-text"
 # ## 2. Which lever helps
 #
-# Look up the report's largest rows in this table:
+# A *lever* is a change that can lower the peak. Two terms first: a *checkpoint* discards a layer's
+# activations and recomputes them in backward, and a *micro-batch* is the part of the batch that's
+# in memory at once. Now look up the report's largest rows in this table:
 #
 # | what is large | what lowers it | what does not |
 # |---|---|---|
@@ -88,19 +90,20 @@ report
 # | temporary, in backward | a smaller micro-batch; the loss in chunks | checkpoints |
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
-# The next cell's table pulls the levers one after the other, in the order of chapter 14c: each row
-# keeps the levers above it. (A row may need more than the one above: autocast, for example, adds
-# 16-bit copies.) *Smaller micro-batch* means the smallest that is predicted to keep your card busy
-# (an A100 if `CARD` is a size). *FLOPs* is the arithmetic that the levers add. *Training* says
-# whether the training is still the same:
+# The next cell pulls the levers one after the other, and each row of its table keeps the levers
+# above it. A row can need more than the row above: autocast, for example, adds 16-bit copies.
+# *Smaller micro-batch* means the smallest that is predicted to keep your card busy (an A100 if
+# `CARD` is a size). *FLOPs* is the arithmetic that the levers add. *Training* says whether the step
+# still trains in the same way:
 #
-# - **exact**: the same operations, so the same gradients, up to your GPU's run-to-run
-#   nondeterminism (02);
+# - **exact**: the same operations, so the same gradients, as far as your GPU repeats them from run
+#   to run (02);
 # - **rounding**: the same mathematics, different last digits;
 # - **redrawn**: the same mathematics, but dropout or noise draws different random numbers;
-# - **another**: a different update. A smaller micro-batch causes that if BatchNorm or the loss
-#   (like CLIP's) combines samples (09). Checkpoints cause it if forward changes something that it
-#   also reads, such as a codebook. Before you trust either, compare the losses of two short runs;
+# - **another**: a different update. A smaller micro-batch changes the update if BatchNorm or the
+#   loss (like CLIP's) combines samples (09). Checkpoints change it if forward writes something that
+#   it also reads, such as a codebook. Before you use such a lever, compare the losses of a short
+#   run with it and one without;
 # - **untried**: your model is too large to test whether its loss combines samples.
 
 
@@ -128,30 +131,30 @@ table(levers)
 # %% id="picture"
 plots.ledger_bars(
     {lever.name: lever.report.at_peak for lever in levers},
-    title=f"{MODEL}: each row pulls one lever more (line: {CARD})",
+    title=f"{MODEL}: each row pulls one more lever (line: {CARD})",
     cards_gib=[round(room.free / GIB, 1)],
     predicted=[lever.name for lever in levers],
 )
 
 # %% [markdown] id="plan-text"
-# Take the first row with *yes*. *Outside layers* is the part of the peak that no layer allocated.
-# In a language model that's mostly the loss: log-probabilities, and a gradient. If it's most of the
-# peak even with one sample at a time, no lever here helps. Then compute the loss in chunks, with
-# `use_liger_kernel=True` in transformers' Trainer or as in
+# The first row with *yes* in the column *fits* is enough. *Outside layers* is the part of the peak
+# that no layer allocated. In a language model that's mostly the loss. If *outside layers* is most
+# of the peak even with one sample at a time, no lever here helps. Then compute the loss in chunks,
+# with `use_liger_kernel=True` in transformers' Trainer or as in
 # [10d](10d_the_loss_that_does_not_fit.ipynb).
 #
 # ## 3. The plan
 #
 # The table pulls each lever all the way; the planner pulls it only as far as your card needs. Of
-# the plans that fit, it chooses the one predicted to be fastest, usually the one that recomputes
-# least. It keeps weights and states in float32 if such a plan fits. Otherwise it takes 8-bit
-# states, then bfloat16 throughout, and says so, because neither is the same training. If a smaller
-# micro-batch changes the training too, the planner tries it last.
+# the plans that fit, it chooses the one that is predicted to be fastest. Weights and states stay in
+# float32 if any such plan fits. Otherwise the planner tries 8-bit states, then bfloat16 throughout,
+# and says so: neither is the same training.
 #
-# You can't fill a card to the last byte, because its free memory is fragmented. *Close* means that
-# some steps ran out of memory with this little to spare (10b). *Yes*, and the plan, rely on a
-# setting for Linux that joins the fragments: before your script starts, set
-# `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch: `PYTORCH_CUDA_ALLOC_CONF`).
+# You can't fill a card to the last byte, because its free memory is fragmented. In the column
+# *fits*, *close* means that the predicted peak fits, but so tightly that the step may fail (10b).
+# Both *yes* and the plan assume a Linux setting that avoids most fragmentation. Before your script
+# starts, set `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch:
+# `PYTORCH_CUDA_ALLOC_CONF`).
 
 # %% id="plan"
 harmless = [lever.recipe for lever in levers if lever.training != "another"]
@@ -174,11 +177,11 @@ try:
         print("LoRA, shorter texts, smaller images, a larger card,")
         print("or several cards (13).")
 except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-    print(error)  # of a model whose blocks cannot run later, or a whole step
+    print(error)  # its blocks cannot be run again, or MODEL is a whole step
     print("There is no plan: take the first row above that fits.")
 
 # %% id="save"
-PLAN = "tonight-plan.json"  # beside this notebook
+PLAN = "tonight-plan.json"  # next to this notebook
 if best:
     best.plan.save(PLAN)
     print(f"peak {Bytes(best.peak_bytes)}, {best.overhead:.0%} more time")
@@ -191,9 +194,9 @@ if best:
     print(textwrap.fill(str(fit.sameness), 76))
 
 # %% [markdown] id="lines"
-# Copy `micro_batch` from above into your own loop. The loop below is for a loss that's a mean over
-# samples; for a mean over tokens see 08b. This loop weights each part by its share, so the last
-# part may be smaller.
+# Here is a training loop that uses the plan. Copy `micro_batch` from the output above. The loop is
+# for a loss that's a mean over samples; for a mean over tokens see 08b. The loop weights each part
+# of the batch by its share of the samples, so the last part may be smaller.
 #
 # ```python
 # from tutorial_lib.instruments import planning
@@ -209,7 +212,7 @@ if best:
 # ```
 #
 # With transformers' Trainer or Accelerate, apply the plan in the same way, copy `accumulation` too,
-# and then use:
+# and use one of these:
 #
 # ```python
 # TrainingArguments(bf16=True, optim="adamw_torch_fused",
@@ -218,19 +221,18 @@ if best:
 # Accelerator(mixed_precision="bf16", gradient_accumulation_steps=accumulation)
 # ```
 #
-# If the plan says `adamw-8bit`, use `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. If
-# it says `bf16`, call `model.bfloat16()` and leave autocast out. A T4 or a V100 is slow in
-# bfloat16, so its plan says `fp16-amp`: use `torch.float16` (or `fp16=True`) with a gradient scaler
-# (08c).
+# If the output above says `adamw-8bit`, use `bitsandbytes.optim.AdamW8bit`, or
+# `optim="adamw_bnb_8bit"`. If it says `bf16`, call `model.bfloat16()` and leave autocast out. If it
+# says `fp16-amp`, as for a T4 or a V100, use `torch.float16` (or `fp16=True`) with a gradient
+# scaler (08c).
 #
 # `planning.apply` changes how a model runs, not what it computes: the gradients are *exact*, as
-# above, because no plan recomputes a stage whose second run would give a different result. If the
-# plan keeps everything, you don't need the call. Without this library, checkpoint each block: with
-# `gradient_checkpointing=True` in the Trainer's options, or with
-# `unet.enable_gradient_checkpointing()` in diffusers.
+# above, because no plan recomputes a stage whose second run would give a different result. To do
+# without this library, checkpoint each block instead. Use `gradient_checkpointing=True` in the
+# Trainer's options, or `unet.enable_gradient_checkpointing()` in diffusers.
 #
 # The next cell tests the plan's file. On a GPU with enough memory, or with a small model, it runs
-# the step for real, with random weights. Otherwise it predicts the step that the file describes.
+# the planned step with random weights. Otherwise it predicts that step.
 
 
 # %% id="planned-step"
@@ -253,7 +255,7 @@ if best and runs:
     step, model, optimizer = planned_step(where)
     print(memory.measure(step, model=model, optimizer=optimizer))
 elif best:
-    with widgets.doing("predicting the step that the plan gives"):
+    with widgets.doing("predicting the planned step"):
         planned = memory.predict(planned_step)
     print(planned)
 
