@@ -196,7 +196,7 @@ def test_without_a_gpu_the_build_without_cuda_is_taken_where_it_answers(
 def test_a_folder_with_something_else_in_it_is_left_alone(clone, tools):
     (clone / ".venv").mkdir()
     (clone / ".venv" / "thesis.txt").touch()
-    with pytest.raises(bootstrap.SetupError, match="no Python environment: move it away"):
+    with pytest.raises(bootstrap.SetupError, match="a Python environment: move it away"):
         bootstrap.python_with_course(clone)
     assert (clone / ".venv" / "thesis.txt").exists()
 

@@ -176,20 +176,20 @@ def blank(x):
     [
         (blank, "exercise 7.1 is still blank, and your answer to 7.2 calls it: replace"),
         (lambda x: blank(x) + x, "exercise 7.1 is still blank, and your answer to 7.2 calls it"),
-        (12, "exercise 7.2 needs a function, and got int: was its name used"),
-        (None, "exercise 7.2 needs a function, and got NoneType"),
+        (12, "exercise 7.2 needs a function, but got int: was its name used"),
+        (None, "exercise 7.2 needs a function, but got NoneType"),
         (lambda: 3, "your function raised TypeError:"),
         (lambda x: 1 // 0, "your function raised ZeroDivisionError: "),
         (lambda x: x, "double(x): 21 is not what the meter counts. It is x itself."),
         (lambda x: 43, "double(x): 43 is more than the meter counts, and is none of the usual"),
-        (lambda x: 2.0 * x, "double(x) should be an int, and is 42.0: whole numbers come from"),
-        (lambda x: str(2 * x), "double(x) should be an int, and is '42'."),
-        (lambda x: None, "double(x) should be an int, and is None: what does it return?"),
-        (lambda x: True, "double(x) should be an int, and is True."),
-        (lambda x: {2 * x}, "double(x) should be an int, and is set."),
-        (lambda x: [2 * x], "double(x) should be an int, and is [42]."),
-        (lambda x: -2 * x, "double(x) should be an int from 0 on, and is negative"),
-        (lambda x: 10**9999, "double(x) should be an int from 0 on, and is 2**63 or more"),
+        (lambda x: 2.0 * x, "double(x) should be an int, but is 42.0: whole numbers come from"),
+        (lambda x: str(2 * x), "double(x) should be an int, but is '42'."),
+        (lambda x: None, "double(x) should be an int, but is None: what does it return?"),
+        (lambda x: True, "double(x) should be an int, but is True."),
+        (lambda x: {2 * x}, "double(x) should be an int, but is set."),
+        (lambda x: [2 * x], "double(x) should be an int, but is [42]."),
+        (lambda x: -2 * x, "double(x) should be an int from 0 on, but is negative"),
+        (lambda x: 10**9999, "double(x) should be an int from 0 on, but is 2**63 or more"),
     ],
 )
 def test_what_is_said_of_a_wrong_answer(answer, message):
@@ -297,7 +297,7 @@ def test_a_number_of_bytes_is_compared_and_its_fault_is_named():
     assert said == "the sum: 14 is not what the meter counts. twice too much."
     assert "9 is more than" in told(expect.number_of_bytes, 9, 7, "the sum", faults)
     said = told(expect.number_of_bytes, "7", 7, "the sum", faults)
-    assert said == "the sum should be an int, and is '7'."
+    assert said == "the sum should be an int, but is '7'."
 
 
 def test_words_begin_every_message_of_a_block():
@@ -319,7 +319,7 @@ def test_words_begin_every_message_of_a_block():
 def test_an_error_that_names_things_is_expected(said, came):
     expect.refuses("ValueError: 7 of 8,000", ValueError, "seven", [7, 8000])
     message = told(expect.refuses, said, ValueError, "seven is none", [7, 8])
-    assert message == f"seven is none, and {came}: a ValueError that names 7 and 8 is wanted."
+    assert message == f"seven is none, but {came}: a ValueError that names 7 and 8 is wanted."
 
 
 def test_what_was_found_changed_is_told_and_nonsense_is_no_list_of_it():
@@ -327,7 +327,7 @@ def test_what_was_found_changed_is_told_and_nonsense_is_no_list_of_it():
     assert told(expect.unchanged, {"changed": ["modes"]}, {"modes": "put back"}) == "put back"
     assert "train() nor eval()" in told(expect.unchanged, {"changed": ["modes"]})
     assert told(expect.unchanged, {"changed": ["x"]}) == (
-        "changed: a list of names is wanted, and list came."
+        "changed: a list of names is wanted, but list came."
     )
 
 

@@ -40,7 +40,7 @@ def test_a_laptop_is_a_cpu():
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps", "meta", "gpu", "", "cpu:3"])
 def test_a_device_that_is_not_there_is_refused_by_name(name):
-    with pytest.raises(ValueError, match=r"was asked for and is not on .* There is cpu\. Try") as e:
+    with pytest.raises(ValueError, match=r"was asked for, but is not on .* It has cpu\. Try") as e:
         device.pick(name)
     assert repr(name) in str(e.value)
 

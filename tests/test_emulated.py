@@ -193,7 +193,7 @@ def no_torch_here(monkeypatch):
     [
         ("", "There is no PyTorch in"),
         ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "was not built for CUDA"),
-        ("__version__ = '2.3.1+cu118'\ncuda = '11.8'\n", "was built for CUDA 11.8, and"),
+        ("__version__ = '2.3.1+cu118'\ncuda = '11.8'\n", "was built for CUDA 11.8, but"),
     ],
 )
 def test_another_torch_is_refused(tmp_path, version_file, message):
@@ -219,8 +219,8 @@ def test_a_card_older_than_its_pytorch_is_refused(tmp_path):
         (["--card", "t4", "--"], "emulate needs a program behind `--`"),
         (["--card", "a1000", "--", "python"], "did you mean `a100`"),
         (["--card", "gtx-970", "--", "python"], "choose from t4, v100, a10"),
-        (["--card", "t4", "--memory", "16", "--", "python"], "'16' is no size in memory"),
-        (["--card", "t4", "--context", "many", "--", "python"], "'many' is no size in memory"),
+        (["--card", "t4", "--memory", "16", "--", "python"], "'16' isn't a memory size"),
+        (["--card", "t4", "--context", "many", "--", "python"], "'many' isn't a memory size"),
         (["--card", "t4", "--steps", "0", "--", "python"], "--steps 0 would stop before"),
     ],
 )
@@ -234,8 +234,8 @@ def test_a_wrong_word_gets_one_sentence(words, message, capsys):
 @pytest.mark.parametrize(
     ("system", "machine", "message"),
     [
-        ("darwin", "arm64", "needs Linux, and this is macOS"),
-        ("win32", "AMD64", "needs Linux, and this is Windows: use WSL 2"),
+        ("darwin", "arm64", "needs Linux, but this is macOS"),
+        ("win32", "AMD64", "needs Linux, but this is Windows: use WSL 2"),
         ("linux", "riscv64", "this one is riscv64"),
     ],
 )
@@ -265,7 +265,7 @@ def test_setup_begins_nothing_where_the_disk_is_too_small(
     usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert main(["--setup"], tmp_path) == 2
-    assert "has 1.0 GB free, and PyTorch's CUDA build needs about" in capsys.readouterr().err
+    assert "has 1.0 GB free, but PyTorch's CUDA build needs about" in capsys.readouterr().err
     assert not (tmp_path / environment.FOLDER).exists()
 
 
@@ -329,7 +329,7 @@ def result(status=0, refused="", **process):
         (result(1, error_after_reading="ValueError"), 2, "values that no kernel has made"),
         (result(0, error_after_reading="ValueError"), 0, "requested peak"),  # a child's, mended
         (result(1, out_of_memory=1, error_after_reading="OutOfMemoryError"), 3, "memory ran out"),
-        (result(7), 7, "ended with status 7: its own error stands above. On an emulated card"),
+        (result(7), 7, "ended with status 7: its own error is above. On an emulated card"),
         (result(1, "NCCL"), 2, "asked for NCCL, which cannot be emulated"),
         (result(-11), 2, "was ended by SIGSEGV: a crash"),
         (result(-15), 2, "was ended by SIGTERM: something else"),

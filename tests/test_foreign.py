@@ -64,7 +64,7 @@ def test_steps_that_differ_are_said_to_and_several_show_the_spread():
         model.zero_grad()
         model(torch.zeros(next(sizes), 16)).square().mean().backward()
 
-    with pytest.warns(memory.MeterWarning, match="steps differ: .* ran 1 modules, which gave"):
+    with pytest.warns(memory.MeterWarning, match="steps differ: .* ran 1 modules, which returned"):
         memory.measure(step, model=model)
     report = memory.measure(step, model=model, steps=4)
     large, small, *again = report.step_peaks

@@ -117,7 +117,7 @@ def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else(tmp_path_factor
         assert course.area() == ""
 
 
-WROTE = "cannot be read: it is not what the check has sent: your code wrote in its place"
+WROTE = "cannot be read: it is not what the check sent: your code wrote something else there"
 
 
 TEXTS = {one[2]: one[4][0] for one in answers.read("../session") if one[1] == "text"}

@@ -15,9 +15,9 @@ from tutorial_lib.guesses import beside, keep, kept, questions
         (None, ""),
         (5, "   (you guessed 5, 0.5 times that)"),
         (12.5, "   (you guessed 12.5, 1.2 times that)"),
-        ("half", "   (your guess, 'half', is no number: write one, as in guess = 2.5)"),
-        (True, "   (your guess, True, is no number: write one, as in guess = 2.5)"),
-        (math.nan, "   (your guess, nan, is no number: write one, as in guess = 2.5)"),
+        ("half", "   (your guess, 'half', isn't a number: write one, as in guess = 2.5)"),
+        (True, "   (your guess, True, isn't a number: write one, as in guess = 2.5)"),
+        (math.nan, "   (your guess, nan, isn't a number: write one, as in guess = 2.5)"),
     ],
 )
 def test_a_guess_is_compared_and_nothing_else_stops_the_cell(guess, words):

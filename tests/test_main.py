@@ -96,7 +96,7 @@ def test_doctor_says_that_a_python_does_not_suit(monkeypatch, capsys):
     monkeypatch.setattr(pythons, "suitable", lambda: None)
     monkeypatch.setattr(doctor, "_of_packages", no_package)
     assert main(["doctor"]) == 2
-    assert "is Python 3.8, and the course needs 3.11 to 3.14" in capsys.readouterr().out
+    assert "is Python 3.8, but the course needs 3.11 to 3.14" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("version", [(3, 6, 15), (3, 7, 16)])

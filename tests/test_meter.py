@@ -528,7 +528,7 @@ def test_a_first_step_that_asks_a_gpu_is_said_not_to_be_measured(monkeypatch):
     counts = itertools.count()
     monkeypatch.setattr("tutorial_lib.device.allocations", lambda: next(counts))
     x = torch.ones(1000, requires_grad=True)
-    with pytest.warns(memory.MeterWarning, match="took GPU memory.*give model= or warmup=1"):
+    with pytest.warns(memory.MeterWarning, match="took GPU memory.*pass model= or warmup=1"):
         memory.measure(lambda: x.sin().sum().backward(), warmup=0)
 
 

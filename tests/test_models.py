@@ -145,7 +145,7 @@ def test_gpt_sequences_too_long_and_too_short_are_refused():
     model = small(GPT)
     with pytest.raises(ValueError, match=r"17 tokens.*seq_len \(=16\)"):
         model(token_batch(1, 17, 50))
-    with pytest.raises(ValueError, match="at least 2 tokens, and has 1"):
+    with pytest.raises(ValueError, match="at least 2 tokens, but has 1"):
         model.loss(token_batch(1, 1, 50))
 
 
@@ -235,9 +235,9 @@ def test_lstm_no_token_sees_the_future_and_gradients_cross_chunks():
 
 def test_lstm_texts_too_short_and_states_of_another_batch_are_refused():
     model = small(LSTM)
-    with pytest.raises(ValueError, match="at least 2 tokens, and has 1"):
+    with pytest.raises(ValueError, match="at least 2 tokens, but has 1"):
         model.loss(token_batch(1, 1, 50))
-    with pytest.raises(ValueError, match="at least 1 token, and has 0"):
+    with pytest.raises(ValueError, match="at least 1 token, but has 0"):
         model(torch.zeros(1, 0, dtype=torch.int64))
     _, state = model(token_batch(2, 4, 50))
     with pytest.raises(ValueError, match=r"\(2, 2, 16\); twice \(2, 3, 16\) is needed"):

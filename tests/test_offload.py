@@ -224,7 +224,7 @@ def test_a_step_worked_out_by_hand():
 
 @pytest.mark.parametrize("numbers", [(0,), (-1,), (float("nan"),), (1, -1)])
 def test_a_host_without_a_link_is_refused(numbers):
-    with pytest.raises(ValueError, match=r"more than 0 bytes/s"):
+    with pytest.raises(ValueError, match=r"above 0 bytes/s"):
         planning.Host(*numbers)
 
 

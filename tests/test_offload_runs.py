@@ -91,7 +91,7 @@ def test_what_is_overwritten_while_it_waits_is_refused_by_name():
     kept = planning.Plan(profile.stages, tuple(range(8)), calls=profile.calls)
     plan = replace(kept, moves=(Move(3, 5, 5),), bytes_per_second=1.0)
     planning.apply(model, plan)
-    with pytest.raises(RuntimeError, match=r"What 2 leaves .* changed in place .*stay=\['2'\]"):
+    with pytest.raises(RuntimeError, match=r"What 2 saved .* changed in place .*stay=\['2'\]"):
         model(x).sum().backward()
 
 
@@ -154,5 +154,5 @@ def test_a_stage_may_stay():
     asked = {"budget_bytes": found.budget_bytes, "host": FAST}
     again = planning.solve_with_host(profile, **asked, stay=[name])
     assert name not in {again.names[move.item] for move in again.moves}
-    with pytest.raises(ValueError, match="no stage is called so"):
+    with pytest.raises(ValueError, match="no stage has that name"):
         planning.solve_with_host(profile, **asked, stay=["nothing"])

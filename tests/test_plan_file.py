@@ -92,7 +92,7 @@ def test_what_cannot_be_written_or_read_is_said_and_no_file_is_lost(tmp_path, ca
     )
     small.save(path)
     odd = replace(small, calls=(Call("block", ("Block", 1), slice(0, 1)),))
-    with pytest.raises(ValueError, match="The stage block gives a slice, which a plan's file"):
+    with pytest.raises(ValueError, match="The stage block returns a slice, which a plan file"):
         odd.save(path)
     assert planning.Plan.load(path) == small
     for text in ("", "[]", '{"format": "another"}', path.read_text()[:-9]):

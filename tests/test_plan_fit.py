@@ -232,7 +232,7 @@ def test_the_command(tiny, capsys):
     assert data["verdict"]["enough_bytes"] > data["smallest_bytes"]
     assert (data["best"], data["not_tried"]) == (None, {})
     assert run([*words, "much"]) == 2
-    assert "'much' is no size in memory" in capsys.readouterr().err
+    assert "'much' isn't a memory size" in capsys.readouterr().err
 
 
 @pytest.mark.weekly

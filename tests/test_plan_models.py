@@ -90,7 +90,7 @@ def test_other_inputs_than_the_profiled_ones_are_refused_in_words():
     torch.manual_seed(0)
     model, _, profile, floor, _ = profiled("lstm")
     planning.apply(model, planning.solve(profile, budget_bytes=floor))
-    with pytest.raises(RuntimeError, match="called 2 stages, and the plan has 10"):
+    with pytest.raises(RuntimeError, match="called 2 stages, but the plan has 10"):
         model.loss(torch.zeros(1, 17, dtype=torch.int64))
     with pytest.raises(RuntimeError, match="no further one as number 10"):
         model.loss(torch.zeros(1, 100, dtype=torch.int64))

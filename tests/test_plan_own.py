@@ -62,7 +62,7 @@ REFUSED = {
     "forward_mode": "runs the model under torch.func .* derivatives by torch.autograd.grad",
     "inner_step": "stage 0 with other tensors .* around functional_call itself",
     "whole_steps_checkpointed": "remove torch.utils.checkpoint around the model",
-    "reentrant": "use_reentrant=True, take False: a plan takes the place of checkpoints",
+    "reentrant": "use_reentrant=True, pass False: a plan replaces checkpoints",
     "objects": "The stage 0 returns a Boxes with tensors among its attributes",
 }
 
@@ -85,7 +85,7 @@ def test_a_model_that_checkpoints_itself_is_told_so():
     """Of the table's rows, some recompute more than none, where the plain step recomputes all."""
     fit = functools.partial(planning.fit, effective_batch=4, precisions=["fp32"])
     own, none = (fit(f"{OWN}:{n}", budget_bytes=2**30) for n in ("own_checkpoints", "residual"))
-    assert "The model checkpoints stages itself, as blocks.0. A plan takes the place" in str(own)
+    assert "The model checkpoints stages itself, as blocks.0. A plan replaces these" in str(own)
     assert "checkpoints stages itself" not in str(none)
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_taken_apart_gets_a_table_without_recomputation(name, why
     ("name", "why"),
     [
         ("layer_drop", "Random numbers of Python or NumPy decide which stages the loss runs"),
-        ("early_exit", "as where the values of a tensor decide whether a layer runs"),
+        ("early_exit", "as when the values of a tensor decide whether a layer runs"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")

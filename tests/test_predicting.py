@@ -191,7 +191,7 @@ def test_a_model_from_outside_is_refused_and_untouched(state_of_torch):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: nn.Linear(2, 2, device="meta"), "on meta, and a prediction needs it on the CPU"),
+        (lambda: nn.Linear(2, 2, device="meta"), "on meta, but a prediction needs it on the CPU"),
         (lambda: nn.Linear(2**40, 2**40), "more than 2\\*\\*63 bytes"),
     ],
 )
@@ -244,7 +244,7 @@ def test_an_assumed_value_that_an_operation_refuses_is_said():
         sizes = (model(torch.randn(2, 4)) > 0).long().sum(-1) - 9  # nobody knows these values
         return F.ctc_loss(model(torch.randn(6, 2, 4)).log_softmax(-1), labels, sizes, labels[:, 0])
 
-    with pytest.raises(RuntimeError, match=r"(?s)line \d+, in loss .*assumed do not do"):
+    with pytest.raises(RuntimeError, match=r"(?s)line \d+, in loss .*assumed values don't suit it"):
         memory.predict(make_step)
 
 

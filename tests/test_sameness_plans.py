@@ -112,14 +112,14 @@ def test_a_smaller_micro_batch_is_marked_where_it_matters_and_taken_last(script)
     assert {n for n, changes in marked.items() if not changes} == {256}
     assert marked[128] == ("smaller micro-batch",)
     text = words(found)
-    assert "A smaller micro-batch is another training: BatchNorm takes its statistics from" in text
+    assert "A smaller micro-batch changes the training: BatchNorm takes its statistics from" in text
     assert "Accumulating changes last digits" not in text
     assert found.best.micro_batch == 256
     tight = fitted(script, "batch", budget_bytes=KIB, effective_batch=256)
     small = fitted(script, "batch", budget_bytes=tight.smallest_bytes, effective_batch=256)
     assert small.best.micro_batch < 256
     assert f"{small.best.micro_batch} x {small.best.accumulation}*" in words(small)
-    assert "* is another training: a smaller micro-batch, for the reason below" in words(small)
+    assert "* changes the training: a smaller micro-batch, for the reason below" in words(small)
     data = found.as_data()
     assert data["sameness"]["accumulated"] == "another"
     assert data["best"]["changes"] == ()

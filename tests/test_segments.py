@@ -280,7 +280,7 @@ def test_modules_are_checkpointed_by_name():
         ("gpt", "per-blok", "no strategy 'per-blok'. Did you mean per-block"),
         ("gpt", "every-K", "with a number for K, as in every-2"),
         ("gpt", "library-switch", "GPT has no switch"),
-        ("lstm", "every-2", "segments of 2 blocks, and LSTM has 1: K must be between 1 and 1"),
+        ("lstm", "every-2", "segments of 2 blocks, but LSTM has 1: K must be between 1 and 1"),
         ("lstm", "all-but-last", "all-but-last needs two blocks; LSTM has one"),
         ("hf-clip", "every-2", "4 blocks of CLIPModel do not follow one another"),
         ("tuples", "attention-only", "No attention was found in TupleModel"),

@@ -11,10 +11,10 @@ import torch
 
 
 def unless_written(yours: Any) -> Callable[[Any], Any]:
-    """Decorate the course's lines: they take the place of a reader's that are still blank.
+    """Decorate the course's version of a blank: it runs while the reader's is not written.
 
     Args:
-        yours: A function, or a class, of whose methods one that is blank is enough.
+        yours: The reader's function or class; a class is blank if any of its methods is.
 
     Returns:
         A decorator that gives `yours` if it is written, else what it decorates, and says so.

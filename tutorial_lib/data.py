@@ -54,7 +54,7 @@ def text(num_chars: int = 200_000) -> str:
     byte. The text differs between versions of Python: print nothing that depends on it.
 
     Args:
-        num_chars: How many characters to give.
+        num_chars: How many characters to return.
 
     Returns:
         Exactly `num_chars` characters, with Unix newlines on every system.

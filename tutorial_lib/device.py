@@ -46,7 +46,7 @@ def pick(name: torch.device | str | None = None) -> torch.device:
         A device that is there.
 
     Raises:
-        ValueError: When the name is no device's, or when that device is not there.
+        ValueError: When no device has that name, or that device is not there.
     """
     if name is None:
         return torch.device("cuda" if has_gpu() else "cpu")
@@ -56,8 +56,8 @@ def pick(name: torch.device | str | None = None) -> torch.device:
     if str(name) in known:
         return torch.device(name)
     raise ValueError(
-        f"The device {str(name)!r} was asked for and is not on this machine. "
-        f"There is {', '.join(there)}. "
+        f"The device {str(name)!r} was asked for, but is not on this machine. "
+        f"It has {', '.join(there)}. "
         "Try one of these, or no name at all, which takes the best one."
     )
 
@@ -140,7 +140,7 @@ def seed_everything(seed: int) -> None:
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Look for no garbage until the block ends."""
+    """Keep Python's garbage collector off until the block ends."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -151,7 +151,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def synchronize(device: torch.device | str) -> None:
-    """Wait until the device has done all it was given; on a CPU there is nothing to wait for."""
+    """Wait until the device has done all it was told to; on a CPU there is nothing to wait for."""
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -167,7 +167,7 @@ def reset_peak(device: torch.device | str) -> None:
 
 
 def allocations() -> int:
-    """Count the tensors that PyTorch has given GPU memory so far, with those that are gone."""
+    """Count the tensors that PyTorch has given GPU memory so far, including freed ones."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     count, name = torch.cuda.device_count(), "allocation.all.allocated"

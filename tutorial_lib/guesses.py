@@ -29,6 +29,6 @@ def beside(guess: Any, seen: float) -> str:
     if guess is None:
         return ""
     if isinstance(guess, bool) or not isinstance(guess, Real) or not isfinite(guess):
-        return f"   (your guess, {guess!r}, is no number: write one, as in guess = 2.5)"
+        return f"   (your guess, {guess!r}, isn't a number: write one, as in guess = 2.5)"
     ratio = f", {guess / seen:.2g} times that" if seen else ""
     return f"   (you guessed {guess:g}{ratio})"

@@ -98,7 +98,7 @@ def parse_bytes(text: str) -> int:
     Without a unit it must be a whole number of at least 2**20: ``16`` would hardly mean bytes.
 
     Raises:
-        ValueError: When it is no size, or not above 0.
+        ValueError: When it is not a size, or not above 0.
     """
     if text.isdecimal() and int(text) >= MIB:
         return int(text)
@@ -107,7 +107,7 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]i?B|B)\s*", text)
     if found is None or found[1].count(".") > 1 or not float(found[1]) > 0:
         raise ValueError(
-            f"{text!r} is no size in memory: a number above 0 and a unit are needed, as in 16GiB."
+            f"{text!r} isn't a memory size: a number above 0 and a unit are needed, as in 16GiB."
         )
     return round(float(found[1]) * {**sizes, "B": 1}[found[2]])
 

@@ -8,7 +8,7 @@ says what it does. Most are the solution with a slip, which is one change of its
 What is replaced stands in the solution's cell once. Any other answer is a function, or a class,
 that could stand in the exercise's cell:
 
-    @wrong("The tied matrix is in it twice")
+    @wrong("You counted the tied matrix twice")
     def adds_up_module_by_module(model):
         ...
 

@@ -98,7 +98,7 @@ class Order:
 
     @property
     def cell_seconds(self) -> float:
-        """Return the most that a cell of the judge may take."""
+        """Return how many seconds a cell of the judge may take."""
         return longest(self.seconds) + _SPARE_SECONDS
 
 

@@ -44,7 +44,7 @@ class Cell:
 
 
 def read_cells(notebook: Any) -> list[Cell]:
-    """List the cells of a notebook that are dictionaries; NotGradable when it is no notebook."""
+    """List the cells of a notebook that are dictionaries; NotGradable when it isn't a notebook."""
     raw = _dict(notebook).get("cells")
     if not isinstance(raw, list):
         raise NotGradable("not a notebook", words("no cells"))

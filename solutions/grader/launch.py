@@ -73,7 +73,7 @@ class Server:
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
     def fork(self, path: Path) -> tuple[int, int]:
-        """Have a process forked for a folder or file: its number, and a pipe that ends with it."""
+        """Fork a process for a folder or file: return its number, and a pipe that ends with it."""
         reading, writing = os.pipe()
         try:
             with self._asking:
@@ -89,7 +89,7 @@ class Server:
         return int(answer), reading
 
     def run(self, path: Path, seconds: float, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Have a process forked, and wait for its end; False when it was killed, for its time."""
+        """Fork a process, and wait for its end; False when it was killed: stopped or too slow."""
         number, alive = self.fork(path)
         give_up = time.monotonic() + seconds
         try:
@@ -200,7 +200,7 @@ def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Take a request to end, as `kill` or a closed terminal sends it, for a Ctrl-C.
+    """Treat a request to end, as `kill` or a closed terminal sends it, like Ctrl-C.
 
     Only in the main thread, where Python lets signals be handled; elsewhere nothing changes.
     """

@@ -79,7 +79,7 @@ class Graded:
         return sum(check.points for check in checks if check.id in passed)
 
     def grade(self, lab: Lab, exercise: str | None = None) -> int | None:
-        """Return the points for a score sheet: None where nothing was graded, which is no 0."""
+        """Return the points for a score sheet: None where nothing was graded, which isn't 0."""
         return self.points(lab, exercise) if self.status == "graded" else None
 
     def message(self, lab: Lab, exercise: str) -> str:
@@ -147,7 +147,7 @@ class Journal:
         return replace(self.done[digest], name=name) if digest in self.done else None
 
     def add(self, digest: str, result: Graded) -> Graded:
-        """Write a result down, and give it back with the digest of the file's content.
+        """Write a result down, and return it with the digest of the file's content.
 
         One that says more of the machine than of the file gets no digest, and is not written.
         """

@@ -62,7 +62,7 @@ def read_frame(read: Callable[[int], bytes], limit: int = VALUE_BYTES) -> tuple[
         return b"", b""
     kind, length = _HEAD.unpack(head)
     if length > limit:
-        raise WireError(f"a message of {length} bytes came, and {limit} are allowed.")
+        raise WireError(f"a message of {length} bytes came, but {limit} are allowed.")
     content = _read_exactly(read, length)
     if len(content) < length:
         raise WireError(f"a message of {length} bytes ended after {len(content)}.")
@@ -91,7 +91,7 @@ class Marks:
         """Read the next message as `read_frame` does; with a wrong mark it is a `WireError`."""
         kind, content = read_frame(read)
         if kind and _read_exactly(read, self._BYTES) != self.marked(kind, content)[-self._BYTES :]:
-            raise WireError("it is not what the check has sent: your code wrote in its place.")
+            raise WireError("it is not what the check sent: your code wrote something else there.")
         return kind, content
 
 
@@ -102,7 +102,7 @@ def _read_exactly(read: Callable[[int], bytes], length: int) -> bytes:
         missing -= len(part)
     whole = b"".join(parts)
     if 0 < len(whole) < length:
-        raise WireError(f"{length} bytes were announced, and {len(whole)} came.")
+        raise WireError(f"{length} bytes were announced, but {len(whole)} came.")
     return whole
 
 
@@ -121,10 +121,10 @@ def encode(value: Any) -> bytes:
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_tagged(value, tensors)).encode()
     if len(text) > TEXT_BYTES:
-        raise WireError(f"the result has {len(text)} bytes of text, and {TEXT_BYTES} are allowed.")
+        raise WireError(f"the result has {len(text)} bytes of text, but {TEXT_BYTES} are allowed.")
     whole = struct.pack("<Q", len(text)) + text + save(tensors)
     if len(whole) > VALUE_BYTES:
-        raise WireError(f"the result has {len(whole)} bytes, and {VALUE_BYTES} are allowed.")
+        raise WireError(f"the result has {len(whole)} bytes, but {VALUE_BYTES} are allowed.")
     return whole
 
 
@@ -173,4 +173,4 @@ def _untagged(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return tensor
     if tag == "opaque" and isinstance(inner, str):
         return Opaque(inner[:200])
-    raise WireError(f"{str(tag)[:50]!r} is no tag.")
+    raise WireError(f"{str(tag)[:50]!r} isn't a tag.")

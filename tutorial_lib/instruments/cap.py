@@ -67,7 +67,7 @@ class _Capped(TorchDispatchMode):
             del out
             raise torch.OutOfMemoryError(
                 f"out of memory: {func.overloadpacket.__name__} needed {human_bytes(made)} more "
-                f"where {human_bytes(held - made)} are held, and the cap is "
+                f"where {human_bytes(held - made)} are held, but the cap is "
                 f"{human_bytes(self.cap.limit_bytes)}."
             )
         self.cap.peak_bytes = max(self.cap.peak_bytes, held)
@@ -91,7 +91,7 @@ def capped(
         optimizer: Its state counts from the beginning.
 
     Yields:
-        What is held, as it goes.
+        The bytes held, updated as the block runs.
 
     Raises:
         torch.OutOfMemoryError: Inside the block, from the operation that does not fit.

@@ -69,7 +69,7 @@ def snapshot(path: Path) -> Iterator[None]:
     """
     if not devices.has_gpu():
         raise RuntimeError(
-            "a snapshot is the CUDA allocator's, and there is no GPU here: "
+            "a snapshot is the CUDA allocator's, but there is no GPU here: "
             "report.figure() and report.timeline show the same of a step on a CPU."
         )
     private_torch.record_allocations(max_entries=100_000)

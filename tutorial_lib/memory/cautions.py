@@ -14,7 +14,7 @@ from tutorial_lib.units import Bytes
 
 
 def warnings_before(model: nn.Module | None) -> Iterator[str]:
-    """Warn, before the step, of what makes a reading mislead."""
+    """Warn, before the step, of what would make its reading misleading."""
     for mode in private_torch.active_modes():
         if (
             not isinstance(mode, private_torch.FakeTensorMode)
@@ -34,7 +34,7 @@ def warnings_before(model: nn.Module | None) -> Iterator[str]:
 def warnings_after(
     report: MemoryReport, compiled: Collection[str], *, is_steady: bool
 ) -> list[str]:
-    """Warn of what the measured step itself shows to be no steady training step.
+    """Warn if the measured step shows that it isn't a steady training step.
 
     Args:
         report: Of the step.
@@ -42,20 +42,20 @@ def warnings_after(
         is_steady: Whether it was one step, after a warm-up.
     """
     if "backward" not in report.phases:
-        return ["the step ran no backward: what is measured is no training step."]
+        return ["the step ran no backward: this isn't a whole training step."]
     states = [life for life in report.timeline if life.category == "optimizer_state"]
     grown = sum(life.num_bytes for life in states if life.died is None)
     grown -= sum(life.num_bytes for life in states if not life.born)
     if is_steady and grown > 0:
         return [
-            f"the optimizer's state grew by {Bytes(grown)} in this step, as a history does: later "
-            "steps need more. Measure ten by steps=10, and the report gives the least and the most."
+            f"the optimizer's state grew by {Bytes(grown)} in this step, as a history does, so "
+            "later steps need more: measure ten with steps=10 for their lowest and highest peak."
         ]
     if report.counted_bytes is not None and report.counted_bytes > report.peak_bytes:
         return [
             f"the tensors add up to {report.counted_bytes}, more than CUDA's "
-            "allocator gave out: some of them are not its memory. The peak is the allocator's; "
-            "the categories are not to be trusted."
+            "allocator gave out: some of them are not in its memory. The peak is the "
+            "allocator's; don't trust the categories."
         ]
     if compiled:
         return [
@@ -101,13 +101,13 @@ class StepsSeen:
         if len(self._ends) > 1 or len(self._seen) < 2 or self._seen[-1] == self._seen[-2]:
             return
         before, last = (
-            f"{modules:,} modules, which gave {numbers:,} numbers"
+            f"{modules:,} modules, which returned {numbers:,} numbers"
             for modules, numbers in self._seen[-2:]
         )
         yield (
             f"steps differ: the one before ran {before}, the measured one {last}. Other steps may "
-            "need more memory: measure ten by steps=10, and the report gives the least and the "
-            "most of their peaks."
+            "need more memory: measure ten with steps=10, and the report has their lowest and "
+            "highest peak."
         )
 
     def peaks(self, report: StepMemory) -> list[int]:

@@ -26,7 +26,7 @@ def run_watched(ipython: Any, label: str, cell: str) -> MemoryReport:
     Every model and optimizer that has a name in the namespace is named in the report.
 
     Raises:
-        Exception: What the cell raises, once; nothing is reported then.
+        Exception: What the cell raises; nothing is reported then.
     """
     names = ipython.user_ns
     # Names with an underscore are IPython's own copies of earlier outputs.

@@ -23,7 +23,7 @@ from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.memory.timeline import summarise
 
-_ELSEWHERE = "the step took GPU memory, and a CPU's was measured: give model= or warmup=1."
+_ELSEWHERE = "the step took GPU memory, but a CPU's was measured: pass model= or warmup=1."
 
 
 class MeterWarning(UserWarning):
@@ -46,8 +46,8 @@ def measure(
 
     Args:
         step: Forward, backward, update, zero: run `warmup` + `steps` + `repeats` + `flops` times.
-        model: Whose parameters and buffers to name; else only those that the step touches.
-        optimizer: Whose state to name; else the one that the step calls.
+        model: Whose parameters and buffers to name; without it, only those that the step touches.
+        optimizer: Whose state to name; without it, the one that the step calls.
         label: Words for the report.
         warmup: Steps before the measured one. With 0 it is the first step that is measured.
         steps: Steps in the measurement, one after the other, as one timeline.

@@ -30,7 +30,7 @@ def naming_what_is_gone() -> Iterator[None]:
         if "private_torch" not in frames[-1].filename:
             raise
         raise RuntimeError(
-            f"{frames[-1].name}() needs {error.name!r} of {error.obj!r}, a name that PyTorch keeps "
-            f"to itself and that {torch.__version__} does not have: try PyTorch {LAST_TRIED}, the "
+            f"{frames[-1].name}() needs {error.name!r} of {error.obj!r}, a private name "
+            f"that PyTorch {torch.__version__} does not have: try PyTorch {LAST_TRIED}, the "
             "last one that this was tried with."
         ) from error

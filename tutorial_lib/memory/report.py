@@ -27,7 +27,7 @@ class MemoryReport(StepMemory):
     """Memory of one training step: prints as a table, shows as a figure, saves as JSON."""
 
     def figure(self, *, beside: StepMemory | None = None) -> Figure:
-        """Draw the step, bytes by category; on the scale of another step `beside` it."""
+        """Draw the step, bytes by category, on a scale that also fits the step `beside`."""
         from tutorial_lib.plots.memory import step_timeline
 
         return step_timeline(self, beside=beside)

@@ -165,7 +165,7 @@ class GPT(nn.Module):
         seq = tokens.size(1)
         if seq > self.config.seq_len:
             raise ValueError(
-                f"The sequence has {seq} tokens, and this model takes at most seq_len "
+                f"The sequence has {seq} tokens, but this model takes at most seq_len "
                 f"(={self.config.seq_len}). Try tokens[:, :{self.config.seq_len}]."
             )
         positions = torch.arange(seq, device=tokens.device)
@@ -184,7 +184,7 @@ class GPT(nn.Module):
         """
         if tokens.size(1) < 2:
             raise ValueError(
-                f"A sequence needs at least 2 tokens, and has {tokens.size(1)}: "
+                f"A sequence needs at least 2 tokens, but has {tokens.size(1)}: "
                 "the loss compares each token with the one after it."
             )
         logits = self(tokens)

@@ -100,18 +100,18 @@ class LSTM(nn.Module):
         return [self.chunk]
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Map tokens `(B, T)` to logits `(B, T, V)`, and give the state after the last token.
+        """Map tokens `(B, T)` to logits `(B, T, V)`, and return the state after the last token too.
 
         Args:
             tokens: Any length; the last chunk may be shorter than the others.
-            state: What an earlier call gave, twice `(L, B, C)`; `None` begins with zeros.
+            state: What an earlier call returned, twice `(L, B, C)`; `None` begins with zeros.
                 Detached first, it truncates backpropagation there.
 
         Raises:
-            ValueError: When there is no token, or the state is that of another batch or model.
+            ValueError: When there is no token, or the state is for another batch or model.
         """
         if tokens.size(1) < 1:
-            raise ValueError("A sequence needs at least 1 token, and has 0.")
+            raise ValueError("A sequence needs at least 1 token, but has 0.")
         shape = (self.config.num_layers, tokens.size(0), self.config.d_model)
         if state is None:
             state = (self.embedding.weight.new_zeros(shape),) * 2
@@ -140,7 +140,7 @@ class LSTM(nn.Module):
         """
         if tokens.size(1) < 2:
             raise ValueError(
-                f"A sequence needs at least 2 tokens, and has {tokens.size(1)}: "
+                f"A sequence needs at least 2 tokens, but has {tokens.size(1)}: "
                 "the loss compares each token with the one after it."
             )
         logits, _ = self(tokens[:, :-1], state)  # the last token has no next

@@ -187,7 +187,7 @@ class UNet(nn.Module):
         return noise
 
     def loss(self, images: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        """Noise the images, guess the noise, and give the mean squared error, a scalar.
+        """Noise the images, guess the noise, and return the mean squared error, a scalar.
 
         Args:
             images: Clean images `(B, C, H, W)`.

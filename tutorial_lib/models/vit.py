@@ -89,7 +89,7 @@ class ViT(nn.Module):
         expected = (config.in_channels, config.image_size, config.image_size)
         if tuple(images.shape[1:]) != expected:
             raise ValueError(
-                f"The images have shape {tuple(images.shape)}, and this model takes "
+                f"The images have shape {tuple(images.shape)}, but this model takes "
                 f"(batch, {', '.join(map(str, expected))}). Try image_size={images.size(-1)}."
             )
         patches = self.patch_embedding(images).flatten(2).transpose(1, 2)  # -> (B, P, C)

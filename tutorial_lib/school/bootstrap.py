@@ -141,13 +141,13 @@ def check_version(version: tuple[int, ...], whose: str) -> None:
 def _check_place(root: Path) -> None:
     if not (root / "pyproject.toml").is_file() or not (root / "constraints.txt").is_file():
         raise SetupError(
-            f"{root} holds the package and no notebooks: run `python -m tutorial_lib` in the "
+            f"{root} holds the package but no notebooks: run `python -m tutorial_lib` in the "
             "course's own folder, the one that holds README.md and constraints.txt."
         )
     free_gb = shutil.disk_usage(root).free / 1e9
     if free_gb < installer.NEEDED_GB:
         raise SetupError(
-            f"{root} has {free_gb:.1f} GB free, and the environment needs about "
+            f"{root} has {free_gb:.1f} GB free, but the environment needs about "
             f"{installer.NEEDED_GB} GB: free some space, then run this again."
         )
 
@@ -163,7 +163,7 @@ def _make(root: Path) -> None:
         return
     check_version(sys.version_info[:2], f"This ({sys.executable})")
     if venv.exists() and not (venv / "pyvenv.cfg").is_file() and any(venv.iterdir()):
-        raise SetupError(f"{venv} is no Python environment: move it away, then run this again.")
+        raise SetupError(f"{venv} isn't a Python environment: move it away, then run this again.")
     with installer.Step(f"Making .venv with Python {sys.version.split()[0]}"):
         status, said = installer.run([sys.executable, "-m", "venv", "--clear", venv], root)
         if status:

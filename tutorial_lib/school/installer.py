@@ -171,7 +171,7 @@ def run(
     report: Callable[[str], None] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Run a program in the clone; give its exit status, and all that it printed.
+    """Run a program in the clone; return its exit status, and all that it printed.
 
     Each line is reported as it comes; settings are environment variables on top of the others.
     """

@@ -13,7 +13,7 @@ def refusal(version: "tuple[int, ...]", whose: str) -> "str | None":
     found = suitable()
     advice = f"try `{found} -m tutorial_lib ...`" if found else "install one from python.org"
     return (
-        f"{whose} is Python {version[0]}.{version[1]}, and the course needs "
+        f"{whose} is Python {version[0]}.{version[1]}, but the course needs "
         f"3.{OLDEST[1]} to 3.{NEWEST[1]}: {advice}."
     )
 

@@ -1,4 +1,4 @@
-"""The fork server: imports torch and a lab's run halves once, then forks a session a submission.
+"""The fork server: imports torch and a lab's run halves once, then forks a session per submission.
 
 It never runs a line of a student's code itself, and knows neither the solution nor the seed nor any
 answer: what it holds in memory, all its forks inherit.

@@ -181,7 +181,7 @@ def _prepared(
             if step["exercise"] == request.exercise:
                 stopped = describe(error)
                 if isinstance(error, CheckError):
-                    stopped += " (keep what you try out in a cell of your own)"
+                    stopped += " (try things out in a cell of your own)"
             if isinstance(error, MemoryError):  # what fills it would stop the cells below, too
                 full = [k for k, v in namespace.items() if k not in known and not callable(v)]
                 namespace.update(dict.fromkeys(full))

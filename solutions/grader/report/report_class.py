@@ -40,7 +40,7 @@ def report_class(
     facts: Mapping[str, Any],
     marks: Mapping[str, Mapping[str, Mark]] | None = None,
 ) -> pd.DataFrame:
-    """Write the report of a class, and give the table of `scores.csv`; see `run.grade`.
+    """Write the report of a class, and return the table of `scores.csv`; see `run.grade`.
 
     The results may be of an older report; `names` are those of all submissions in the folder. The
     `facts` are for `run.json`: their `layers` list what held a submission back.
@@ -74,7 +74,7 @@ def check_folder(out: Path, submissions: Path) -> None:
     there = {entry.name for entry in out.iterdir()} if out.is_dir() else set()
     said = ""
     if out.resolve().is_relative_to(submissions.resolve()):
-        said = f"is in {submissions}, which is only read: put it elsewhere."
+        said = f"is in {submissions}, where nothing is written: put it elsewhere."
     elif out.is_symlink() or (out.exists() and not out.is_dir()):
         said = "is not a folder: give a new folder for the report."
     elif there and (there - _REPORT or "run.json" not in there):

@@ -79,7 +79,7 @@ def _is_called(name: str, wanted: str) -> bool:
 
 
 def check_is_notebook(path: Path) -> None:
-    """Refuse what is not called like a notebook, and say in a `NotGradable` what lies there."""
+    """Refuse a file not named like a notebook; the `NotGradable` says what it is."""
     if path.name.lower().endswith(READ):
         return
     said = words("other name", name=path.name)

@@ -65,7 +65,7 @@ def _ask(server: Server, place: Path, content: bytes) -> Answers:
         raise NotGradable(facts["status"], facts["reason"])
     with contextlib.suppress(ValueError):
         return Answers(**json.loads(inspected))
-    reason = (1, NOT_PYTHON, "to parse these cells ends the process that does it")
+    reason = (1, NOT_PYTHON, "parsing these cells ends the process that does it")
     answers = Answers(**facts)
     return dataclasses.replace(answers, findings={number: [reason] for number in answers.cells()})
 
@@ -107,7 +107,7 @@ def _what_is_wrong(content: bytes, error: BaseException) -> str:
     before, marker, _ = content.partition(b"\n<<<<<<< ")
     if marker:
         line = before.count(b"\n") + 2
-        return f"holds two versions at once (a conflict mark of git stands in line {line})"
+        return f"holds two versions at once (a git conflict mark is in line {line})"
     if content.startswith(b"PK"):
         return "is an archive that is damaged, or has a password"
     if isinstance(error, MemoryError):

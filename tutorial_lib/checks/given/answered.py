@@ -11,7 +11,7 @@ def function(value: Any, name: str) -> Any:
     if callable(value):
         return value
     kind = type(value).__name__
-    raise CheckError(f"{name} should return a function, and {kind} came: what does it return?")
+    raise CheckError(f"{name} should return a function, but {kind} came: what does it return?")
 
 
 def several(returned: Any, number: int, names: str) -> list[Any]:
@@ -21,7 +21,7 @@ def several(returned: Any, number: int, names: str) -> list[Any]:
     kind = type(returned).__name__
     if isinstance(returned, tuple | list):
         kind = f"a {kind} of {len(returned)}"
-    raise CheckError(f"{number} values are wanted, {names}, and {kind} came: return all of them.")
+    raise CheckError(f"{number} values are wanted, {names}, but {kind} came: return all of them.")
 
 
 def fields(value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
@@ -29,4 +29,4 @@ def fields(value: Any, keys: Sequence[str]) -> Mapping[str, Any]:
     if isinstance(value, Mapping) and set(value) == set(keys):
         return value
     shown = sorted(value) if isinstance(value, Mapping) else type(value).__name__
-    raise CheckError(f"a dict with the keys {', '.join(keys)} is needed, and {shown} came.")
+    raise CheckError(f"a dict with the keys {', '.join(keys)} is needed, but {shown} came.")

@@ -155,7 +155,7 @@ def of_update(
         train: Has the answer train a model with an optimizer on a batch.
         make_model: Makes model and batch, if not a chain and rows. The check then needs an answer
             that passes, to compare with.
-        words: End the refusal of a step without room.
+        words: End the message to a step that ran out of memory.
     """
 
     def step(answer: Answer, case: Case) -> Result:

@@ -51,7 +51,7 @@ def checkpointing(message: str) -> Forbidden:
 
 
 def meter(advice: str, names: tuple[str, ...] = (*METERS, LOG)) -> Forbidden:
-    """Forbid to measure and to predict memory, or some of what does it; advice says what to do."""
+    """Forbid the meters and predictions of memory, or some of them; advice says what to do."""
     several = "memory.measure, memory.watch, memory.predict and memory.capped count as the oracle"
     return Forbidden(f"{several} does, so your function may not call them. {advice}", names)
 

@@ -61,8 +61,8 @@ def run_half(
         found = _LAB.search(function.__module__)
         if found is None:
             raise ValueError(
-                f"{function.__name__} is defined in {function.__module__}, and a run half belongs "
-                "into a lab's `given`: an answer's process sees nothing else."
+                f"{function.__name__} is defined in {function.__module__}, but a run half belongs "
+                "in a lab's `given`: an answer's process sees nothing else."
             )
         name = f"{found[1]}.{function.__name__}"
         return RunHalf(name, exercise, function, forbidden, exam, threads)
@@ -78,7 +78,7 @@ def run_in_place(half: RunHalf, answer: Answer, case: Case) -> Result:
     """
     if not callable(answer):
         raise CheckError(
-            f"exercise {half.exercise} needs a function, and got {type(answer).__name__}: "
+            f"exercise {half.exercise} needs a function, but got {type(answer).__name__}: "
             "was its name used for something else?"
         )
     with quietly() as printed, _in_one_thread():

@@ -113,7 +113,7 @@ def peak_above(
 
 
 def error_said(call: Callable[[], Any], *kinds: str) -> str:
-    """Run a call and give the name and text of the error that it raises; empty for none.
+    """Run a call; return the name and text of the error that it raises, or an empty text.
 
     An error of a subclass of one of these kinds goes by the name of that kind.
     """

@@ -13,32 +13,32 @@ from tutorial_lib.checks.given.values import CheckError
 # What may be found changed, and what the learner is told.
 MESSAGES = {
     "grad mode": (
-        "your call left gradients turned off, or on: torch.no_grad() as a context puts back what "
-        "was before it."
+        "your call left gradients turned off, or on: torch.no_grad() as a context manager restores "
+        "the earlier setting."
     ),
     "modes": (
-        "a module is in another mode after your call: call neither train() nor eval(), and leave "
-        "each as it came."
+        "your call left a module in a different mode: call neither train() nor eval(), and leave "
+        "each module as it was."
     ),
     "requires_grad": (
-        "after your call a parameter needs a gradient that needed none before, or the other way "
-        "round: torch.no_grad() is enough, and freezes nothing."
-    ),
-    "weights": "your call changed weights: that is for the optimizer.",
-    "gradients": (
-        "your call changed what was in .grad, and nothing goes backward in this stage: clear "
+        "your call changed a parameter's requires_grad: torch.no_grad() is enough, and freezes "
         "nothing."
     ),
-    "buffers": "your call left a buffer with another value: put back what you change.",
-    "optimizer": "the optimizer's state is no longer what it was: check before optimizer.step().",
-    "random state": "your call moved the random state: seed nothing, and draw nothing.",
+    "weights": "your call changed weights: leave that to the optimizer.",
+    "gradients": (
+        "your call changed what was in .grad, but no backward runs in this stage: don't clear any "
+        "gradient."
+    ),
+    "buffers": "your call left a different value in a buffer: restore what you change.",
+    "optimizer": "the optimizer's state has changed: check before you call optimizer.step().",
+    "random state": "your call changed the random state: don't seed it, and draw no numbers.",
     "inputs": (
-        "what was handed in is another after your call, and the caller still needs it: change no "
-        "tensor and no list in place."
+        "your call changed its arguments, but the caller still needs them: change no tensor or "
+        "list in place."
     ),
     "marks": (
-        "the tensors that were handed in need a gradient now, or hold one: work on detached "
-        "aliases, which share the memory."
+        "after your call the tensors that were passed in require a gradient, or hold one: work on "
+        "detached aliases, which share the memory."
     ),
 }
 SWITCHES = ("grad mode", "modes", "requires_grad")

@@ -14,19 +14,19 @@ from tutorial_lib.checks.same_training.record import Call, Recorder
 from tutorial_lib.checks.same_training.state import norm, random_states, set_random_states
 
 PARTS = {
-    "updates": "Is optimizer.step() called once a window, the last one included?",
-    "loss": "Is the loss that is reported the one that the update minimises, of the whole window?",
+    "updates": "Is optimizer.step() called once per window, including the last one?",
+    "loss": "Is the reported loss the one that the update minimises, over the whole window?",
     "gradients": "Is each micro-batch weighted by its share of the window, are gradients zeroed "
-    "once a window, unscaled and clipped once, before the update? Is what is recomputed what "
-    "forward saw?",
+    "once per window, unscaled and clipped once, before the update? Does the recomputation see "
+    "what forward saw?",
     "parameters": "The gradients agree: is the learning rate the same, and does nothing but the "
     "update touch the parameters?",
-    "buffers": "Does a layer move state in its forward, as BatchNorm's statistics or a codebook, "
-    "with each micro-batch?",
+    "buffers": "Does a layer's forward change state with each micro-batch, such as BatchNorm's "
+    "statistics or a codebook?",
     "attributes": "Does forward count or keep something in an attribute, once more for each "
-    "micro-batch or recomputation? If training never reads it, say ignore=['attributes'].",
-    "optimizer state": "Is the scheduler stepped once an update, after it?",
-    "other state": "Are scheduler and scaler stepped once an update, and not in each micro-batch?",
+    "micro-batch or recomputation? If training never reads it, pass ignore=['attributes'].",
+    "optimizer state": "Is the scheduler stepped once per update, after it?",
+    "other state": "Are scheduler and scaler stepped once per update, not once per micro-batch?",
     "random state": "Does one step draw more random numbers, or seed the generator?",
 }
 
@@ -44,8 +44,8 @@ def assert_same_training(
 ) -> None:
     """Check that two training steps do the same to a model, up to the order of summation.
 
-    Each step runs on a training of its own, from the same start; what its closure holds, as an
-    iterator over data, is the caller's. It compares the number of updates, the loss, the gradients
+    Each step trains its own copy, from the same start; what its closure holds, such as an iterator
+    over data, is up to the caller. It compares the number of updates, the loss, the gradients
     that each optimizer got, parameters and optimizer state after each update, buffers and plain
     attributes of modules, the state of schedulers and scalers, and the random states.
 
@@ -66,14 +66,14 @@ def assert_same_training(
     Raises:
         CheckError: When something differs, is not finite, or no update happens: what differs
             first and by how much, what else differs, and what to try.
-        ValueError: When `calls`, `num_terms` or `ignore` cannot be, when rounding in `dtype` may
-            be so large that nothing could be told, or at an update with a closure.
-        TypeError: When `make` gives no model and optimizer.
+        ValueError: When `calls`, `num_terms` or `ignore` is invalid, when rounding in `dtype` may
+            be so large that a wrong step would pass, or when an update has a closure.
+        TypeError: When `make` returns no model and optimizer.
         Exception: What `make` or a step raises. The random states are put back in every case.
 
     Source:
         Gradients may differ, in norm, by `summation_tolerance`. How far parameters and optimizer
-        state may is tried out: a copy of the optimizer updates with gradients wrong by just so
+        state may is tried out: a copy of the optimizer updates with gradients wrong by just that
         much. After each update step_b goes on from where step_a stood. Which implementation an
         optimizer takes (`foreach`, `fused`) is not compared.
     """
@@ -95,11 +95,11 @@ def assert_same_training(
 
 def _check_options(calls: int, num_terms: int | None, ignore: Sequence[str]) -> None:
     if calls < 1:
-        raise ValueError(f"calls (={calls}) must be at least 1: with none nothing is compared.")
+        raise ValueError(f"calls (={calls}) must be at least 1: with 0 nothing is compared.")
     if num_terms is not None and num_terms < 1:
         raise ValueError(f"num_terms (={num_terms}) must be at least 1: count what is summed.")
     for part in set(ignore) - set(PARTS):
-        raise ValueError(f"ignore names {part!r}, which is none of {', '.join(PARTS)}.")
+        raise ValueError(f"ignore names {part!r}, which isn't one of {', '.join(PARTS)}.")
 
 
 def _two_trainings(make: Callable[[], tuple[Any, ...]], **options: Any) -> list[Recorder]:
@@ -114,7 +114,7 @@ def _two_trainings(make: Callable[[], tuple[Any, ...]], **options: Any) -> list[
             and isinstance(made[0], nn.Module)
             and isinstance(made[1], Optimizer)
         ):
-            raise TypeError(f"make() gave {kinds!r}: it must return (model, optimizer, ...).")
+            raise TypeError(f"make() returned {kinds!r}: it must return (model, optimizer, ...).")
         recorders.append(Recorder(made, **options))
     a, b = recorders
     ours, theirs = (
@@ -123,11 +123,11 @@ def _two_trainings(make: Callable[[], tuple[Any, ...]], **options: Any) -> list[
         for made in recorders
     )
     if ours & theirs:
-        raise ValueError("make() gave the same layer or optimizer twice: build new ones in it.")
+        raise ValueError("make() returned the same layer or optimizer twice: build new ones in it.")
     state = b.model.state_dict()
     for name, value in a.model.state_dict().items():
         if name not in state or not equal(value, state[name]):
-            raise ValueError(f"make() gave two models whose {name} differs: seed inside it.")
+            raise ValueError(f"make() returned two models whose {name} differs: seed inside it.")
     return recorders
 
 
@@ -148,7 +148,7 @@ def _check_reference(wanted: Call, turn: int) -> None:
     if not wanted.updates:
         raise CheckError(
             f"call {turn}: step_a made no update, so there is nothing to compare with. "
-            "Does it call step() of the optimizer that it is given?"
+            "Does it call step() on the optimizer that it is given?"
         )
     values = {"loss": wanted.loss} | {
         f"gradient of {name}": norm(grad)
@@ -159,7 +159,7 @@ def _check_reference(wanted: Call, turn: int) -> None:
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise CheckError(
-                f"call {turn}: step_a's {name} is {value}, and must be finite to compare with. "
+                f"call {turn}: step_a's {name} is {value}, but must be finite to compare with. "
                 "Is a batch empty, or are all its targets masked?"
             )
 
@@ -171,7 +171,7 @@ def _message(found: list[Difference], turn: int, tolerance: float) -> str:
     if rest:
         gradients = rest.get("gradients")
         names = [f"{n} ({gradients})" if n == "gradients" else n for n in rest]
-        also = f" Different too: {', '.join(names)}."
+        also = f" Also different: {', '.join(names)}."
     exact = f"allowed relative difference: {tolerance:.1e}" if tolerance else "bit for bit"
     return f"call {turn}, {first.part}: {first.seen} ({exact}).{also} {_hint(found)}"
 

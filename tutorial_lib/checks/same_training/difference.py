@@ -72,7 +72,7 @@ def differences(wanted: Call, seen: Call, bitwise: bool) -> Iterator[Difference]
             yield Difference(part, words)
     for source, state in wanted.randomness.items():
         if not equal(state, seen.randomness.get(source)):
-            yield Difference("random state", f"{source}'s generator is elsewhere after step_b")
+            yield Difference("random state", f"{source}'s random state differs after step_b")
 
 
 def _loss(wanted: Any, seen: Any, tolerance: float) -> str:

@@ -282,8 +282,8 @@ def _entrances(module: nn.Module) -> Iterator[nn.Module]:
 def _refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     if any(map(callable, [*args[1:], kwargs.get("closure")])):
         raise ValueError(
-            "step() of the optimizer was called with a closure: its gradients come and go inside, "
-            "unseen. Call backward first, and step() without it."
+            "the optimizer's step() was called with a closure, whose gradients can't be seen from "
+            "outside. Call backward first, and step() without it."
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tutorial_lib.checks.given.values import CheckError, Result
 from tutorial_lib.checks.vocabulary import expect, read
 
-OLD_GRADIENT = "what was handed over in .grad was added to the window: zero the gradients first."
+OLD_GRADIENT = "the .grad from before your call was added to the window: zero the gradients first."
 LAST_ALONE = "only the last micro-batch is in the gradient: zero once, at the start."
 MEAN_OF_MEANS = "it is the mean of the micro-batches' means."
 _FLOAT32 = 1e-6  # a sum of float32 numbers is off by less
@@ -92,13 +92,13 @@ def expect_gradient(seen: Tensor, wanted: Tensor, faults: expect.Faults) -> None
         if error < _FLOAT32:
             return (
                 f"the gradient is off by {error:.2g} times its norm, which is float32's rounding, "
-                "and all is float64 here: is a weight or a count a float32 tensor?"
+                "but everything here is float64: is a weight or a count a float32 tensor?"
             )
         ratio = float(seen.norm() / wanted.norm())
         return (
-            f"the gradient is off by {error:.2g} times the norm of that of the window "
+            f"the gradient is off by {error:.2g} times the norm of the window's gradient "
             f"({ratio:.4g} times as long, with cosine {_cosine(seen, wanted):.4f}), and it "
-            "is none of the usual faults. Write the sum down for two micro-batches."
+            "is none of the usual faults. Write out the sum for two micro-batches."
         )
 
     expect.close(seen, wanted, faults, otherwise=otherwise)
@@ -109,7 +109,7 @@ def _cosine(one: Tensor, other: Tensor) -> float:
 
 
 def clipped(gradient: Tensor, limit: float, seen: Tensor) -> Tensor:
-    """Clip a gradient as PyTorch does, which adds 1e-6 to its norm, or without: the nearer one."""
+    """Clip a gradient with PyTorch's 1e-6 added to its norm, or without: whichever is nearer."""
     norm = float(gradient.norm())
     both = [gradient * min(1.0, limit / divisor) for divisor in (norm + 1e-6, norm)]
     return min(both, key=lambda wanted: expect.relative_error(seen, wanted))
@@ -122,9 +122,9 @@ def expect_clipped(
     faults: Sequence[tuple[str, Tensor]],
     limits: Sequence[float] = (),
 ) -> Tensor:
-    """Expect the gradient of a window, clipped as a whole to norm `limit`, and give the right one.
+    """Expect the gradient of a window, clipped as a whole to norm `limit`; return the right one.
 
-    `limits` are other norms that clipping may have left, by a fault.
+    `limits` are other norms that a faulty clipping may have left.
     """
     wanted = clipped(gradient, limit, seen)
     at_limit = any(math.isclose(float(seen.norm()), n, rel_tol=1e-3) for n in (limit, *limits))
@@ -132,7 +132,7 @@ def expect_clipped(
     known = any(expect.is_close(seen, fault) for _, fault in faults)
     if at_limit and along < 1 - 1e-9 and not known:
         raise CheckError(
-            "the gradient has the norm of the limit, and another direction than the window's "
+            "the gradient's norm is the limit, but its direction differs from the window's "
             f"(cosine {along:.4f}): clip once, after the last backward, not each micro-batch."
         )
     expect_gradient(seen, wanted, faults)
@@ -144,7 +144,7 @@ def expect_rows_at_most(result: Result, sizes: Sequence[int]) -> None:
     rows = read.integers(result.get("rows"), "rows")
     if rows and max(rows) > max(sizes):
         raise CheckError(
-            f"the model saw {max(rows)} rows at once, and the largest micro-batch has "
+            f"the model saw {max(rows)} rows at once, but the largest micro-batch has "
             f"{max(sizes)}: one micro-batch is all that fits into memory here."
         )
 
@@ -154,8 +154,8 @@ def expect_one_graph(result: Result, allowed: int) -> None:
     peak = read.integer(result.get("peak"), "the peak")
     expect.fact(
         peak <= allowed,
-        f"the peak is {peak:,} bytes, and {allowed:,} are plenty for one micro-batch's graph at a "
-        "time: call backward in the loop, it frees the graph. Added losses keep all their graphs.",
+        f"the peak is {peak:,} bytes, but {allowed:,} are plenty for one micro-batch's graph at a "
+        "time: call backward in the loop, it frees the graph. Added losses keep all graphs.",
     )
 
 
@@ -198,6 +198,6 @@ def expect_each_once(result: Result, sizes: Sequence[int], optional: Sequence[in
     missing, added = Counter(sizes) - Counter(rows), Counter(rows) - Counter(sizes)
     if added or missing - Counter(optional):
         raise CheckError(
-            f"the model saw micro-batches of {rows} rows, and was given {list(sizes)}: run each "
+            f"the model saw micro-batches of {rows} rows, but was given {list(sizes)}: run each "
             "once."
         )

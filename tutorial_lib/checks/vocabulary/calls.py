@@ -58,7 +58,7 @@ def case_of(exercises: list[Exercise]) -> Callable[..., Call]:
         """
         checks = {check.exercise: check for check in exercises}
         if exercise not in checks:
-            raise ValueError(f"exercise {exercise!r} has no check: there are {', '.join(checks)}.")
+            raise ValueError(f"exercise {exercise!r} has no check: try {', '.join(checks)}.")
         cases = checks[exercise].cases(seed)
         if not 0 <= number < len(cases):
             raise ValueError(f"number (={number}) must be from 0 to {len(cases) - 1}.")

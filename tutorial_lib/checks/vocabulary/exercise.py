@@ -96,8 +96,8 @@ class Exercise:
                     self._judge(case, Seen(result), *right)
         if exchanged := result.get(EXCHANGED):  # last: a judge says more of an honest mistake
             raise CheckError(
-                f"your code has put something else in the place of {exchanged}, which the check "
-                "works with: leave it as it is, or put it back before your function returns."
+                f"your code has replaced {exchanged}, which the check works with: leave it as it "
+                "is, or put it back before your function returns."
             )
 
     def __call__(self, answer: Answer | RemoteAnswer) -> None:

@@ -74,15 +74,15 @@ def close(
     fault_tolerance: float | None = None,
     where: str = "",
 ) -> None:
-    """Expect a number, a tensor or a list of tensors; name the first fault that gives another.
+    """Expect a number, a tensor or a list of tensors; name the first fault that fits.
 
     Args:
         seen: Of the kind of `wanted`.
         wanted: What is right.
         faults: Looked at only where the value is wrong, one after the other.
-        otherwise: What to say where it is none of them.
+        otherwise: What to say when it is none of them.
         tolerance: Relative difference allowed.
-        fault_tolerance: That allowed to a fault; None for the same.
+        fault_tolerance: The same between `seen` and a fault; None for the same number.
         where: Begins every message.
     """
     if is_close(seen, wanted, tolerance):
@@ -105,13 +105,13 @@ def about(where: str) -> Iterator[None]:
 
 
 def fact(is_so: bool, words: str) -> None:
-    """Expect that something is so; else these words are told."""
+    """Expect that something is so; otherwise raise a CheckError with these words."""
     if not is_so:
         raise CheckError(words)
 
 
 def no_fault(faults: Mapping[str, bool]) -> None:
-    """Expect that none of some faults, which are words with whether it is so, is there."""
+    """Expect that no fault is there: each comes as words, and whether it is there."""
     for words, is_there in faults.items():
         fact(not is_there, words)
 
@@ -127,7 +127,7 @@ def changes(result: Result) -> list[str]:
     names = result.get("changed")
     if isinstance(names, list) and all(isinstance(n, str) and n in MESSAGES for n in names):
         return names
-    raise CheckError(f"changed: a list of names is wanted, and {type(names).__name__} came.")
+    raise CheckError(f"changed: a list of names is wanted, but {type(names).__name__} came.")
 
 
 def refuses(said: Any, kind: type[Exception], reason: str, names: Sequence[int | str] = ()) -> None:
@@ -145,7 +145,7 @@ def refuses(said: Any, kind: type[Exception], reason: str, names: Sequence[int |
     if not text.startswith(kind.__name__) or not all(is_named):
         named = f" that names {' and '.join(dict.fromkeys(map(str, names)))}" if names else ""
         came = f"this came: {text[:200]!r}" if text else "it went through"
-        raise CheckError(f"{reason}, and {came}: a {kind.__name__}{named} is wanted.")
+        raise CheckError(f"{reason}, but {came}: a {kind.__name__}{named} is wanted.")
 
 
 def numbers_named(said: str) -> set[int]:
@@ -156,14 +156,14 @@ def numbers_named(said: str) -> set[int]:
     found = re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d)[,_](?=\d)", "", said))
     fact(
         len(found) <= _MOST_NUMBERS,
-        f"the error has {len(found)} numbers, and says {said[:120]!r} ...: name the ones that are "
-        f"meant. {_MOST_NUMBERS} are enough to say what came, and what would do.",
+        f"the error has {len(found)} numbers, and says {said[:120]!r} ...: name only those that "
+        f"matter. {_MOST_NUMBERS} are enough to say what came, and what would do.",
     )
     return {int(number) for number in found if "." not in number}
 
 
 def number_of_bytes(seen: Any, wanted: int, name: str, faults: Faults = ()) -> None:
-    """Expect the meter's number of bytes, exactly. The right number stands in no message."""
+    """Expect the meter's number of bytes, exactly. No message contains the right number."""
     found = read.integer(seen, name)
     side = "more" if found > wanted else "less"
     close(
@@ -178,18 +178,18 @@ def number_of_bytes(seen: Any, wanted: int, name: str, faults: Faults = ()) -> N
 
 
 def loss(seen: Any, wanted: float, faults: Faults = ()) -> None:
-    """Expect the loss that the update minimised, as a float; people read it, so 1e-6 is exact."""
+    """Expect the loss that the update minimised, as a float, to 1e-6: people read it."""
     found = read.number(seen, "the loss")
     if math.isnan(found):
         raise CheckError(
-            "the gradient is right, and the loss returned is nan: is there a mean over nothing? A "
+            "the gradient is right, but the loss returned is nan: is there a mean over nothing? A "
             "sum of nothing is 0."
         )
     close(
         found,
         wanted,
         ((f"the loss returned is wrong: {words}", fault) for words, fault in faults),
-        otherwise=f"the gradient is right, and the loss returned is {found / wanted:.7g} times "
+        otherwise=f"the gradient is right, but the loss returned is {found / wanted:.7g} times "
         "that of the whole window: return what the update minimised.",
         tolerance=1e-6,
     )

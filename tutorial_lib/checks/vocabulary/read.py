@@ -20,16 +20,16 @@ def integer(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         advice = ": whole numbers come from // and int." if isinstance(value, float) else "."
         advice = ": what does it return?" if value is None else advice
-        raise CheckError(f"{name} should be an int, and is {_told(value)}{advice}")
+        raise CheckError(f"{name} should be an int, but is {_told(value)}{advice}")
     if not 0 <= value < _TOO_LARGE:
         # A number of thousands of digits cannot even be written into the message.
         seen = "negative" if value < 0 else "2**63 or more"
-        raise CheckError(f"{name} should be an int from 0 on, and is {seen}: which term grew it?")
+        raise CheckError(f"{name} should be an int from 0 on, but is {seen}: which term is wrong?")
     return value
 
 
 def integers(value: Any, name: str, number: int | None = None) -> list[int]:
-    """Read a list of ints, of so many, or of any number (None); a vector is as good."""
+    """Read a list of `number` ints, or of any length (None); a vector of ints will do as well."""
     if isinstance(value, Tensor) and value.shape == (number,):
         value = value.tolist()
     numbers = [_whole(n) for n in value] if isinstance(value, list) else []
@@ -39,7 +39,7 @@ def integers(value: Any, name: str, number: int | None = None) -> list[int]:
     wanted = "a list of" if number is None else number
     seen = f"a list of {len(numbers)}" if isinstance(value, list) else _told(value)
     among = f", {_told(others[0])} among them" if others else ""
-    raise CheckError(f"{name}: {wanted} whole numbers are wanted, and {seen} came{among}.")
+    raise CheckError(f"{name}: {wanted} whole numbers are wanted, but {seen} came{among}.")
 
 
 def number(value: Any, name: str) -> float:
@@ -48,11 +48,11 @@ def number(value: Any, name: str) -> float:
         value = value.item()
     if isinstance(value, Tensor):
         why = ": a tensor with a grad_fn keeps its whole graph" if "loss" in name else ""
-        raise CheckError(f"{name} is a tensor, and should be a float{why}. Use .item().")
+        raise CheckError(f"{name} is a tensor, but should be a float{why}. Use .item().")
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CheckError(f"{name} should be a number, and is {_told(value)}: what does it return?")
+        raise CheckError(f"{name} should be a number, but is {_told(value)}: what does it return?")
     if isinstance(value, int) and abs(value) >= _TOO_LARGE:
-        raise CheckError(f"{name} should be a number, and is an int of 2**63 or more.")
+        raise CheckError(f"{name} should be a number, but is an int of 2**63 or more.")
     return float(value)
 
 
@@ -61,7 +61,7 @@ def positive(value: Any, name: str) -> float:
     seen = number(value, name)
     if not 0 < seen < math.inf:  # nan is not
         raise CheckError(
-            f"{name} should be positive and finite, and is {seen}: what was subtracted from what, "
+            f"{name} should be positive and finite, but is {seen}: what was subtracted from what, "
             "or divided by what?"
         )
     return seen
@@ -72,14 +72,14 @@ def flag(result: Result, name: str) -> bool:
     value = result.get(name)
     if isinstance(value, bool):
         return value
-    raise CheckError(f"{name}: true or false is wanted, and {type(value).__name__} came.")
+    raise CheckError(f"{name}: true or false is wanted, but {type(value).__name__} came.")
 
 
 def items(value: Any, name: str) -> list[Any]:
     """Read a list of anything."""
     if isinstance(value, list):
         return value
-    raise CheckError(f"{name}: a list is wanted, and {type(value).__name__} came.")
+    raise CheckError(f"{name}: a list is wanted, but {type(value).__name__} came.")
 
 
 def records(value: Any, name: str, number: int) -> list[Mapping[str, Any]]:
@@ -87,30 +87,30 @@ def records(value: Any, name: str, number: int) -> list[Mapping[str, Any]]:
     are_dicts = isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
     if are_dicts and len(value) == number:
         return value  # type: ignore[no-any-return]
-    raise CheckError(f"{name}: {number} records are wanted, and something else came.")
+    raise CheckError(f"{name}: {number} records are wanted, but something else came.")
 
 
 def tensors(value: Any, number: int, name: str) -> list[Tensor | None]:
     """Read a list of so many tensors, or None in the place of one."""
     if not isinstance(value, list) or len(value) != number:
-        raise CheckError(f"{name}: {number} tensors are wanted, and something else came.")
+        raise CheckError(f"{name}: {number} tensors are wanted, but something else came.")
     for item in value:
         if item is not None and not isinstance(item, Tensor):
             raise CheckError(
-                f"{name}: tensors are wanted, and {type(item).__name__} is among them."
+                f"{name}: tensors are wanted, but {type(item).__name__} is among them."
             )
     return value
 
 
 def vectors(value: Any, size: int, name: str) -> list[Tensor]:
-    """Read a list of vectors `(size,)`, and give them in float64."""
+    """Read a list of vectors `(size,)`, and return them in float64."""
     if not isinstance(value, list) or not all(_is_vector(item, size) for item in value):
         raise CheckError(f"{name} cannot be read: was the model changed, or replaced?")
     return [item.double() for item in value]
 
 
 def vector(value: Any, size: int, name: str) -> Tensor:
-    """Read one vector `(size,)`, and give it in float64."""
+    """Read one vector `(size,)`, and return it in float64."""
     return vectors([value], size, name)[0]
 
 

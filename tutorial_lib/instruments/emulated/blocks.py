@@ -31,7 +31,7 @@ class Placed(NamedTuple):
 
 
 def place(lives: Sequence[Life], peak: int, workspace: int) -> Placed:
-    """Return what steps need whose tensors live so; each thread has a workspace of cuBLAS's."""
+    """Return what steps with these tensors' lives need; each thread has a workspace of cuBLAS's."""
     lives = sorted(lives, key=lambda x: (x.born, "dropout" in x.op and x.num_bytes))  # masks first
     matmuls = {x.phase == "backward": x.born for x in reversed(lives) if x.op.endswith("mm")}
     order = [(float(born), 0, len(lives) + n) for n, born in enumerate(matmuls.values())]

@@ -55,35 +55,35 @@ def read_torch(packages: Path) -> CudaTorch:
     major = cuda[1].partition(".")[0]
     if major not in _CUDA:
         raise ValueError(
-            f"PyTorch {version[1]} was built for CUDA {cuda[1]}, and what can be emulated is CUDA "
-            f"{' and '.join(_CUDA)}: {ADVICE}"
+            f"PyTorch {version[1]} was built for CUDA {cuda[1]}, but only CUDA "
+            f"{' and '.join(_CUDA)} can be emulated: {ADVICE}"
         )
     return CudaTorch(packages, version[1], major)
 
 
 def check_system() -> None:
-    """Refuse a system on which no library can stand before CUDA's: all but Linux with 64 bits."""
+    """Refuse a system on which no library can replace CUDA's: all but Linux with 64 bits."""
     if sys.platform != "linux":
         name = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         advice = "use WSL 2" if sys.platform == "win32" else "use a Linux machine or container"
-        raise ValueError(f"An emulated card needs Linux, and this is {name}: {advice}.")
+        raise ValueError(f"An emulated card needs Linux, but this is {name}: {advice}.")
     if platform.machine() not in ("x86_64", "aarch64"):
         raise ValueError(
             f"An emulated card needs an x86_64 or aarch64 processor, as PyTorch's CUDA build does, "
-            f"and this one is {platform.machine()}: use another machine."
+            f"but this one is {platform.machine()}: use another machine."
         )
 
 
 def make_library(torch: CudaTorch) -> Path:
-    """Make the library for a PyTorch, or find the one that was made before; give its folder.
+    """Make the library for a PyTorch, or find the one that was made before; return its folder.
 
     Raises:
         ValueError: When there is no compiler, or a library or a header is not as expected.
     """
     if not _cache().as_posix().isascii() or " " in str(_cache()):
         raise ValueError(
-            f"The compiled library is kept in {_cache()}, and the loader takes no path with spaces "
-            "or accents: set XDG_CACHE_HOME to a folder without."
+            f"The compiled library is kept in {_cache()}, but the loader takes no path with spaces "
+            "or accents: set XDG_CACHE_HOME to a folder without them."
         )
     folder = _cache() / f"{torch.version}-{_fingerprint(torch)}"
     if (folder / NVML).exists():
@@ -114,7 +114,7 @@ def _compile(compiler: str, torch: CudaTorch, out: Path) -> None:
     if "cudaMalloc" not in imported:
         raise ValueError(
             f"PyTorch {torch.version} does not take `cudaMalloc` from a shared library, so nothing "
-            "can stand before it: use PyTorch's own wheel, as `emulate --setup` installs it."
+            "can replace it: use PyTorch's own wheel, as `emulate --setup` installs it."
         )
     imported |= stubs.named_functions(torch.packages / "torch/lib/libc10_cuda.so")
     triton = torch.packages / "triton/backends/nvidia/driver.c"  # it compiles this at run time
@@ -145,7 +145,7 @@ def _find_compiler() -> str:
     advice = "install gcc and binutils (Debian and Ubuntu: sudo apt install gcc)."
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
-        raise ValueError(f"No C compiler was found, and an emulated card is compiled: {advice}")
+        raise ValueError(f"No C compiler was found, but an emulated card needs one: {advice}")
     if shutil.which("nm") is None:
         raise ValueError(f"No `nm` was found, which reads what PyTorch imports: {advice}")
     return compiler

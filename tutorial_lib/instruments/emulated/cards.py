@@ -71,13 +71,13 @@ def find_card(
             thread, of 1536 at least, or what was measured of the card's kind.
 
     Raises:
-        ValueError: For a card that is not known, or a size that is no size.
+        ValueError: For an unknown card, or a size that cannot be read.
     """
     plain = {_plain(known): card for known, card in CARDS.items()}
     card = plain.get(_plain(key)) or plain.get(_plain(f"rtx{key}"))
     if card is None:
         near = difflib.get_close_matches(key.lower(), CARDS, n=1, cutoff=0.4)
-        guess = f"did you mean `{near[0]}`?" if near else "or take one and give it --memory."
+        guess = f"did you mean `{near[0]}`?" if near else "or take one and change its --memory."
         raise ValueError(f"No card is called {key!r}: choose from {', '.join(CARDS)}; {guess}")
     if memory is not None:
         card = dataclasses.replace(card, memory=parse_bytes(memory))

@@ -68,12 +68,12 @@ class Emulated:
         if self.status and errors:
             return 2, (
                 "The program read values that no kernel has made, got zeros, and ended with "
-                f"{errors.pop()}: leave out what decides by them, or stop before it with --steps."
+                f"{errors.pop()}: leave out code that uses them, or stop earlier with --steps."
             )
         if self.status:
             return self.status, (
-                f"The program ended with status {self.status}: its own error stands above. On an "
-                "emulated card what kernels compute is zero, so leave out what checks values."
+                f"The program ended with status {self.status}: its own error is above. On an "
+                "emulated card kernels compute zeros, so leave out code that checks values."
             )
         if self.silent:
             return 0, (
@@ -208,7 +208,7 @@ def _unknown_reads(process: dict[str, Any]) -> list[str]:
     first = ["  read by these lines, but unknown here, and given as 0 or False:"]
     shown = [f"    {line or 'a kernel, in backward'} ({n} times)" for line, n in lines.items()]
     more = [f"    and {len(shown) - MAX_LINES} more lines"] if len(shown) > MAX_LINES else []
-    return [*first, *shown[:MAX_LINES], *more, "  What they decide may be otherwise on a card."]
+    return [*first, *shown[:MAX_LINES], *more, "  On a real card they may decide otherwise."]
 
 
 def _moment(process: dict[str, Any]) -> list[str]:

@@ -69,7 +69,7 @@ class Room:
 
     @classmethod
     def for_sure(cls, needs: int) -> Room:
-        """Return the least room of which `sure` is so many bytes."""
+        """Return the smallest room whose `sure` is this many bytes."""
         return cls(_more(needs, JOINED) + WORKSPACES)
 
     @property
@@ -151,7 +151,7 @@ class Verdict:
         if card := self.room.card:
             where += f" that the {card.name} leaves to PyTorch"
             held = human_bytes(card.context)
-            context = [f"  context  about {held} of CUDA's own, taken off before"]
+            context = [f"  context  about {held} of CUDA's own, already subtracted"]
             if _is_before(self.room.release, LAZY_SINCE):
                 context[0] += f": PyTorch before {LAZY_SINCE} loads all kernels"
         lines = [f"fits: {self.answer}"]

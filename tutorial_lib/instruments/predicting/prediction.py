@@ -40,7 +40,7 @@ Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
 
 _NO_MEMORY = ("data is not allocated", "Cannot access data pointer", "INTERNAL ASSERT FAILED")
 _ANOTHER_PATH = (
-    "Where another value makes the step do something else, its memory differs from this "
+    "If a different value makes the step do something else, its memory differs from this "
     "prediction: compare with memory.measure at a small size."
 )
 
@@ -79,7 +79,7 @@ def predict(
 
     Raises:
         ValueError: When a tensor was made outside `make_step` or is not on the CPU, when one is
-            too large to be addressed, or when the release is none that was tried.
+            too large to be addressed, or when the release is not one that was tried.
         CannotPredictError: When the step does what fake tensors cannot: it names the line.
 
     Warns:
@@ -128,7 +128,7 @@ def _predicted(
         step, model, optimizer = make_step()
         if kinds := {parameter.device.type for parameter in model.parameters()} - {"cpu"}:
             raise ValueError(
-                f"make_step built its model on {', '.join(sorted(kinds))}, and a prediction needs "
+                f"make_step built its model on {', '.join(sorted(kinds))}, but a prediction needs "
                 "it on the CPU, whose tensors take no memory either: leave the device out."
             )
         with with_values(), with_own_caches():  # make_step may have imported transformers
@@ -225,7 +225,7 @@ def _explain_refusals() -> Iterator[None]:
         if "convert all Tensors to FakeTensors" in str(error) and "device='meta'" in str(error):
             raise CannotPredictError(
                 f"{_line_of(error)} takes a derivative in forward mode (jvp, jacfwd, hessian), and "
-                "PyTorch's formula for one makes a tensor that no prediction follows: take jacrev "
+                "PyTorch's formula for one makes a tensor that no prediction follows: use jacrev "
                 "or torch.autograd.grad, or count the real step with memory.measure."
             ) from error
         if "convert all Tensors to FakeTensors" in str(error):
@@ -243,7 +243,7 @@ def _explain_refusals() -> Iterator[None]:
         if any(words in str(error) for words in _NO_MEMORY) or fake_refused:
             said = re.split("\n| If you're| INTERNAL", str(error))[0]
             raise CannotPredictError(
-                f"{_line_of(error)} needs a tensor's memory itself ({said}), and a predicted one "
+                f"{_line_of(error)} needs a tensor's memory itself ({said}), but a predicted one "
                 "has none: count the real step with memory.measure, smaller if it does not fit."
             ) from error
         raise

@@ -28,10 +28,10 @@ def kernels_in_words() -> str:
 def following(release: str | None) -> Iterator[None]:
     """Predict the kernels of a release until the block ends; None for the installed one's.
 
-    Of an older release than was tried, they are taken to be the oldest's.
+    For a release older than those tried, the oldest one's are assumed.
 
     Raises:
-        ValueError: When the release is newer than those whose kernels were tried, or is none.
+        ValueError: When the release is newer than those whose kernels were tried, or isn't one.
     """
     number = re.fullmatch(r"([12]\.\d+)(\..*)?", NEWEST if release is None else release)
     if number is None or TorchVersion(number[1]) > NEWEST:

@@ -217,7 +217,7 @@ class Values(TorchDispatchMode):
         if sum(tensor.numel() for tensor in inputs) > _MOST_TO_LOOK_AT:
             raise refusals.CannotPredictError(
                 f"{_calling_line()} looks at the values of {inputs[0].numel():,} numbers "
-                f"({func}), and a predicted tensor has none: predict a smaller micro-batch, or "
+                f"({func}), but a predicted tensor has none: predict a smaller micro-batch, or "
                 "count the real step with memory.measure."
             )
         args = refusals.with_safe_labels(func, args)
@@ -227,9 +227,9 @@ class Values(TorchDispatchMode):
             if not assumed:
                 raise
             raise refusals.CannotPredictError(
-                f"{_calling_line()} looks at values ({func}), and a predicted tensor has none. It "
-                f"refused its inputs: {error} Either they are wrong in a real step too, or those "
-                "that were assumed do not do: then count the real step with memory.measure."
+                f"{_calling_line()} looks at values ({func}), but a predicted tensor has none. It "
+                f"refused its inputs: {error} Either they are wrong in a real step too, or the "
+                "assumed values don't suit it: then count the real step with memory.measure."
             ) from error
         if assumed and not isinstance(real, int | float):
             if self._shapes_of_zeros(func, args, kwargs) != _shapes(real):

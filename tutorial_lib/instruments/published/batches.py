@@ -163,7 +163,7 @@ def flow_batch(order: Order) -> Batch:
 def _refuse_uneven(order: Order, side: int, multiple: int, why: str) -> None:
     if side % multiple:
         raise ValueError(
-            f"size (={side}) must be a multiple of {multiple}, for {order.model.name} {why}. "
+            f"size (={side}) must be a multiple of {multiple}, since {order.model.name} {why}. "
             f"Try size={-(-side // multiple) * multiple}."
         )
 
@@ -173,7 +173,7 @@ def _images(order: Order, part: str = "") -> Tensor:
     fixed = order.config(part + "image_size")
     if fixed and order.size not in (None, fixed):
         raise ValueError(
-            f"{order.model.name} takes images of image_size (={fixed}), and size is {order.size}. "
+            f"{order.model.name} takes images of image_size (={fixed}), but size is {order.size}. "
             f"Try image_size={order.size} in both build and batch."
         )
     side = fixed or order.side

@@ -42,5 +42,5 @@ def find(name: str | Published) -> Published:
     advice = f"Did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
         f"There is no published model {name!r}. {advice}The names are {', '.join(PUBLISHED)}; "
-        "the path of a config.json is taken too."
+        "the path of a config.json works too."
     )

@@ -85,7 +85,7 @@ def _from_hub(name: str) -> Path:
             return Path(hf_hub_download(name, "config.json", local_files_only=offline))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ValueError(
-            f"{name} is no folder here, and the Hub gave no config.json of it "
+            f"{name} isn't a folder here, and the Hub gave no config.json for it "
             f"({type(error).__name__}): without a network or access, fetch that file elsewhere and "
             "give its path."
         ) from error
@@ -97,7 +97,7 @@ def _parsed(name: str, path: Path, _changed: int) -> Published:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(
-            f"{path} is no complete JSON ({error}): save it anew with config.save_pretrained(...)."
+            f"{path} isn't complete JSON ({error}): save it anew with config.save_pretrained(...)."
         ) from error
     if isinstance(data, dict) and "_class_name" in data:
         return _of_diffusers(name, data)
@@ -131,7 +131,7 @@ def _of_transformers(name: str, data: dict[str, Any]) -> Published:
     if kind not in kinds:
         if "auto_map" in data:
             raise ValueError(
-                f"{name} needs code of its own repository (auto_map), and none is run from here: "
+                f"{name} needs code from its own repository (auto_map), which is not run here: "
                 f"{_WAY_OUT}."
             )
         near = difflib.get_close_matches(str(kind), kinds, n=3)

@@ -34,8 +34,8 @@ def construct(model: Published, config: Mapping[str, Any], attention: str) -> nn
     if _library(model) == "diffusers":
         if attention == "eager" and model.family == "rectified-flow":
             raise ValueError(
-                f"diffusers runs {model.name} with fused attention alone, and attention is "
-                "'eager': take 'sdpa'."
+                f"diffusers runs {model.name} with fused attention alone, but attention is "
+                "'eager': use 'sdpa'."
             )
         built = cls(**config)
         if attention == "eager":
@@ -147,7 +147,7 @@ def _refuse_unknown(
         if key not in defaults and key not in aliases:
             near = difflib.get_close_matches(key, [*defaults, *aliases], n=3, cutoff=0.4)
             raise ValueError(
-                f"{key!r} is no field of the configuration of {model.name}. "
+                f"{key!r} isn't a field of the configuration of {model.name}. "
                 f"Try {' or '.join(near) if near else 'one of ' + ', '.join(sorted(defaults))}."
             )
         if key.endswith("_config") and isinstance(value, Mapping):  # a model made of models

@@ -65,21 +65,21 @@ def batch(
 
 
 def loss(name: str | Published, model: nn.Module, batch: Batch) -> Tensor:
-    """Loss that a published model is really trained with, a scalar.
+    """Return the loss that a published model is really trained with, a scalar.
 
-    Next token for GPT-2, Llama and LSTM, masked tokens for BERT, classes for ViT and ResNet and,
-    of voxels, for the U-Net of volumes; for the U-Nets of diffusers the mean squared error of the
-    noise that was mixed into the latents, for its transformers that of noise less latents; for
-    CLIP which text belongs to which image; for the autoencoder reconstruction and divergence,
-    without the two further networks that judge its images in the paper.
+    Next token for GPT-2, Llama and LSTM; masked tokens for BERT; classes for ViT and ResNet, and
+    each voxel's class for the U-Net of volumes; for the U-Nets of diffusers the mean squared error
+    of the noise that was mixed into the latents, for its transformers the error of noise minus
+    latents; for CLIP which text belongs to which image; for the autoencoder reconstruction and
+    divergence, without the two further networks that judge its images in the paper.
 
     Args:
         name: A key of `PUBLISHED`.
-        model: What `build` gave for that name, or your own with the same inputs.
-        batch: What `batch` gave for that name. Floats are brought to the model's dtype.
+        model: What `build` returned for that name, or your own with the same inputs.
+        batch: What `batch` returned for that name. Floats are brought to the model's dtype.
 
     Raises:
-        ValueError: When the name is not known, or the batch is that of another family.
+        ValueError: When the name is not known, or the batch is for another family.
     """
     found = find(name)
     family, name = _FAMILIES[found.family], found.name

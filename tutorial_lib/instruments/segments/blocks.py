@@ -12,7 +12,7 @@ from tutorial_lib.instruments.segments.placeholder import DeferredTensor
 
 _BROKEN = (
     "The blocks of a segment must be called one right after the other, with the same further "
-    "arguments, and this model does something between them, or skips one. Try per-block."
+    "arguments, but this model does something between them, or skips one. Try per-block."
 )
 
 

@@ -79,7 +79,7 @@ class Execution:
         return sum(run.num_bytes.get(number, 0) for number in needed)
 
     def all(self, tree: Tree, observe: Observe | None = None) -> Values:
-        """Run a whole tree, and give the values that are wanted.
+        """Run a whole tree, and return the values that are wanted.
 
         `observe` is called before the first stage, as after stage -1, and after each item of the
         tree, with its last stage and the values.

@@ -87,7 +87,7 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
         What was checkpointed. Afterwards, also after an error, the model is what it was.
 
     Raises:
-        TypeError: When the model is no module.
+        TypeError: When the model isn't a module.
         ValueError: When the strategy is not known or the model has no such part, with the names
             of those that are possible; the model is untouched then. Also during forward, where
             the loss runs a segment under `torch.func`: PyTorch's checkpoint would fail there.
@@ -95,7 +95,7 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
             called one right after the other.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"The model is a {type(model).__name__}, and an nn.Module is needed.")
+        raise TypeError(f"The model is a {type(model).__name__}, but an nn.Module is needed.")
     try:
         change = _plan(model, str(strategy))
     except ValueError as error:
@@ -152,7 +152,7 @@ def _plan(model: nn.Module, strategy: str) -> Change:
         length = int(every[1]) if every else round(math.sqrt(len(blocks)))
         if not 1 <= length <= len(blocks):
             raise ValueError(
-                f"{strategy} asks for segments of {length} blocks, and {type(model).__name__} "
+                f"{strategy} asks for segments of {length} blocks, but {type(model).__name__} "
                 f"has {len(blocks)}: K must be between 1 and {len(blocks)}."
             )
         return _segments([blocks[i : i + length] for i in range(0, len(blocks), length)])

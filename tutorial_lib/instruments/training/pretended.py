@@ -22,7 +22,7 @@ def pretend(num_ranks: int) -> Iterator[None]:
         num_ranks: World size of the group, at least 1.
 
     Raises:
-        ValueError: When there is to be none.
+        ValueError: When `num_ranks` is below 1.
         RuntimeError: When this process is in a process group already.
 
     Source:

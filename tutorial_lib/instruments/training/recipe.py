@@ -27,7 +27,7 @@ class Recipe(RecipeFields):
     Args:
         model: A key of `published.PUBLISHED`; the path of a `config.json` of transformers or
             diffusers, of a folder with one, or a name on the Hub; or a function of your own, as
-            `path/to/train.py:make_step` or `package.module:make_loss`. It gives step, model and
+            `path/to/train.py:make_step` or `package.module:make_loss`. It returns step, model and
             optimizer; or loss (a function that runs forward) and model. It may take `micro_batch`
             and `device`.
         micro_batch: Samples in memory at once.
@@ -80,7 +80,7 @@ class Recipe(RecipeFields):
         """Build model and micro-batch on a device, for a training step of your own.
 
         Returns:
-            A function that runs forward and gives the loss, always of the same micro-batch, and
+            A function that runs forward and returns the loss, always of the same micro-batch, and
             the model that it runs.
 
         Raises:

@@ -51,7 +51,7 @@ def make_loss(recipe: RecipeFields, device: torch.device | str = "cpu") -> Loss:
     made = _built(recipe, device)
     if len(made) == 3:
         raise ValueError(
-            f"{recipe.model} gives a whole step, and its loss alone is needed here: let it give "
+            f"{recipe.model} returns a whole step, but only its loss is needed here: let it return "
             "loss (a function that runs forward) and model."
         )
     return made
@@ -124,13 +124,13 @@ def _divided(recipe: RecipeFields, model: nn.Module) -> nn.Module:
         )
     if recipe.shard == Shard.TP and recipe.lora_rank is not None:
         raise ValueError(
-            f"shard (=tp) divides plain linear layers, and LoRA (of rank {recipe.lora_rank}) "
+            f"shard (=tp) divides plain linear layers, but LoRA (of rank {recipe.lora_rank}) "
             "replaces them: try shard fsdp, or leave LoRA out."
         )
     if recipe.shard == Shard.TP and recipe.precision == Precision.FP16_AMP:
         raise ValueError(
-            "PyTorch's gradient scaler, which precision (=fp16-amp) needs, takes no divided and "
-            "whole gradients together, as shard (=tp) leaves them: try bf16-amp, or shard fsdp."
+            "PyTorch's gradient scaler, which precision (=fp16-amp) needs, can't take divided "
+            "and whole gradients together, as shard (=tp) leaves them: try bf16-amp, or shard fsdp."
         )
     return sharded(model, recipe.ranks, str(recipe.shard))
 
@@ -143,8 +143,8 @@ def _whole(recipe: RecipeFields, step: Any, model: nn.Module, optimizer: Any) ->
     changed = [f"{k} (={v})" for k, v in mine if k not in kept and v != plain[k]]
     if changed:
         raise ValueError(
-            f"{recipe.model} gives a whole step, which cannot be given another "
-            f"{' or '.join(changed)}: write it into the step, or let the function give loss and "
+            f"{recipe.model} returns a whole step, which cannot be given another "
+            f"{' or '.join(changed)}: write it into the step, or let the function return loss and "
             "model."
         )
 
@@ -172,7 +172,7 @@ def _adapted(recipe: RecipeFields, model: nn.Module) -> nn.Module:
     linear = [names[m] for m in parts if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
     if not linear:
         raise ValueError(
-            f"LoRA (of rank {recipe.lora_rank}) goes beside the linear layers of blocks, and "
+            f"LoRA (of rank {recipe.lora_rank}) goes beside the linear layers of blocks, but "
             f"{type(model).__name__} has none there: leave it out."
         )
     config = LoraConfig(r=recipe.lora_rank, target_modules=linear)

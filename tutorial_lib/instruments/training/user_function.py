@@ -81,12 +81,12 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
 
     Raises:
         ValueError: When there is no such file, module or function, when it does not take what was
-            asked for, or gives something else; or when it is to be divided over ranks.
+            asked for, or returns something else; or when it is to be divided over ranks.
     """
     name = recipe.model
     if recipe.shard is not None:
         raise ValueError(
-            f"{name} is a function, and shard (={recipe.shard}) is for published models and "
+            f"{name} is a function, but shard (={recipe.shard}) is for published models and "
             "config.json: divide the model in the function, and predict it inside ranks.pretend."
         )
     function = _function(name)
@@ -102,7 +102,7 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
         if parameter.default is parameter.empty and key not in given and not variadic:
             raise ValueError(
                 f"{name} has a parameter {key} without a default: call it micro_batch if it is "
-                f"the number of samples, give it a default, or hand it over with --set {key}=VALUE."
+                f"the number of samples, give it a default, or pass it with --set {key}=VALUE."
             )
     made = function if is_model else function(**given)
     if is_model or isinstance(made, nn.Module):
@@ -114,14 +114,14 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
     for key in asked:
         if key not in taken and asked[key] not in (None, 1):
             raise ValueError(
-                f"{name} takes no {key}, and {key} (={asked[key]}) was asked for: give the "
+                f"{name} takes no {key}, but {key} (={asked[key]}) was asked for: give the "
                 f"function a parameter {key}, or leave it out."
             )
     if isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[1], nn.Module):
         if isinstance(made[-1], list | tuple | dict):
             raise ValueError(
-                f"{name} returns its optimizers in a {type(made[-1]).__name__}, and one is needed: "
-                "return any of them. Those that the step calls beside it are counted as well."
+                f"{name} returns its optimizers in a {type(made[-1]).__name__}, but one is needed: "
+                "return any of them. The others that the step calls are counted as well."
             )
         return made
     kinds = [type(part).__name__ for part in (made if isinstance(made, tuple) else (made,))]

@@ -39,7 +39,7 @@ def take_apart_answers(cells: Sequence[Cell]) -> dict[str, Answer]:
             answers[cell.id] = _take_apart(cell, said)
         elif _is_mark_line(cell.text):
             raise AuthoringError(
-                f"{cell.where}: solution marks stand in an answer cell only, "
+                f"{cell.where}: solution marks belong in an answer cell only, "
                 "whose first line is `# exercise 3.2`."
             )
     return answers
@@ -99,8 +99,8 @@ def _take_apart(cell: Cell, said: str) -> Answer:
             continue
         if _is_mark_line(line):
             raise AuthoringError(
-                f"{cell.where}: {stripped!r} is out of turn; "
-                f"a solution stands between {BEGIN_SOLUTION!r} and {END_SOLUTION!r}."
+                f"{cell.where}: {stripped!r} is out of order; "
+                f"a solution goes between {BEGIN_SOLUTION!r} and {END_SOLUTION!r}."
             )
         solution.append(line)
         if inside:

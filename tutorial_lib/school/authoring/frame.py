@@ -66,7 +66,7 @@ def read_settings(root: Path) -> Settings:
     except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
         raise AuthoringError(
             f"{path} needs a table [tool.tutorial] with repository and tag, "
-            f"and has none that can be read ({error!r}): run in the course's folder."
+            f"but has none that can be read ({error!r}): run in the course's folder."
         ) from error
 
 

@@ -33,7 +33,7 @@ CONTENT = (
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
 _LEFT_OUT = re.compile(r"(^|/)\.|(__pycache__|\.pyc|\.pyo|\.part)(/|$)")  # hidden files, waste
 _WITHOUT = "This copy holds no solutions.\n\n"
-_WITH = "The labs' solutions lie in `workbook/solutions/`, beside `workbook/labs/`.\n\n"
+_WITH = "The labs' solutions are in `workbook/solutions/`, beside `workbook/labs/`.\n\n"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 

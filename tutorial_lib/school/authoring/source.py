@@ -90,7 +90,7 @@ def python_of(text: str) -> str:
 
 def _cell(raw: NotebookNode, where: str) -> Cell:
     if raw.cell_type not in ("code", "markdown"):
-        raise AuthoringError(f"{where}: a {raw.cell_type} cell shows nowhere; use markdown.")
+        raise AuthoringError(f"{where}: a {raw.cell_type} cell is not shown; use markdown.")
     cell_id = raw.metadata.get("id")
     if cell_id is None:
         raise AuthoringError(f'{where}: has no id; write it in the header: `# %% id="some-word"`.')
@@ -127,7 +127,7 @@ def refuse_broken_python(text: str, where: str) -> None:
     try:
         ast.parse(python_of(text))
     except SyntaxError as error:
-        raise AuthoringError(f"{where}: line {error.lineno} is no Python: {error.msg}.") from error
+        raise AuthoringError(f"{where}: line {error.lineno} is not Python: {error.msg}.") from error
 
 
 def _refuse(cells: list[Cell]) -> None:

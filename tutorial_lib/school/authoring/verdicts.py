@@ -31,7 +31,7 @@ def update(root: Path) -> bool:
 
 
 def stale(root: Path) -> list[str]:
-    """Say, in one sentence, when the file is not what the notebooks show; else give nothing."""
+    """Say, in one sentence, when the file is not what the notebooks show; else return nothing."""
     rows, problems = collect(root)
     path = root / COLLECTED
     if (path.read_text(encoding="utf-8") if path.is_file() else _text([])) != _text(rows):

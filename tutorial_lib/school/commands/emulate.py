@@ -24,9 +24,9 @@ _NOTICE = (
 )
 _EPILOG = (
     "Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and "
-    "reserved. With --cudnn they have the workspaces that cuDNN says its convolutions would need "
-    "there: a free run's, of which a step that is short of memory can do without. The CUDA "
-    "context is taken off the card's memory (--context 0 leaves it there), and is in no peak. "
+    "reserved. With --cudnn they include the workspaces that cuDNN says its convolutions would "
+    "take there if memory is free; a step that is short of memory can do without. The CUDA "
+    "context is subtracted from the card's memory (not with --context 0), and is in no peak. "
     "Not included: what a recurrent layer and cuBLASLt need. Cannot run: CUDA graphs, "
     "NCCL. Lines that read a value which is not known are named.\n\n"
     "Exit status: 0; 3 when the card's memory ran out; 2 after a sentence that says what is wrong; "
@@ -38,10 +38,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes: words behind `--` are the program's."""
     parser.usage = "%(prog)s --card CARD [options] -- python train.py\n       %(prog)s --setup"
     parser.epilog = _EPILOG
-    context = "what a CUDA context takes of it, as in 300MiB or 0; left out: the card's own"
+    context = "what a CUDA context takes of it, as in 300MiB or 0; default: the card's own"
     add = parser.add_argument
     add("--card", metavar="CARD", help=f"one of {', '.join(CARDS)}")
-    add("--memory", metavar="SIZE", help="another memory, as in 16GiB or in bytes")
+    add("--memory", metavar="SIZE", help="a different memory size, as in 16GiB or in bytes")
     add("--context", metavar="SIZE", help=context)
     add("--cudnn", action="store_true", help="count the workspaces of convolutions, too")
     add("--steps", type=int, metavar="N", help="stop after N optimizer steps")
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def on_cards(command: str, options: argparse.Namespace) -> int:
-    """Run a command on each card that its `--emulated` names; give the highest status."""
+    """Run a command on each card that its `--emulated` names; return the highest status."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--emulated")
     _, others = parser.parse_known_args(options.words)
@@ -133,7 +133,7 @@ def make() -> CudaTorch:
     free_gb = shutil.disk_usage(root).free / 1e9
     if free_gb < NEEDED_GB:
         raise ValueError(
-            f"{root} has {free_gb:.1f} GB free, and PyTorch's CUDA build needs about {NEEDED_GB} "
+            f"{root} has {free_gb:.1f} GB free, but PyTorch's CUDA build needs about {NEEDED_GB} "
             "GB while it is installed: free some space, then run this again."
         )
     bootstrap.check_version(sys.version_info[:2], f"This ({sys.executable})")

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 def _check_port(port: int) -> None:
     """Refuse a port that is none, or is taken or reserved, before minutes of set-up are spent."""
     if not 1 <= port <= 65535:
-        raise bootstrap.SetupError(f"--port {port} is no port: choose from 1024 to 65535.")
+        raise bootstrap.SetupError(f"--port {port} isn't a port: choose from 1024 to 65535.")
     with socket.socket() as probe:
         if os.name != "nt":  # there the option would let two servers share a port
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

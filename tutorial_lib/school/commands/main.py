@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a command, and what follows it, in this Python, whatever it has; gives what `main` does.
+    """Run a command, and what follows it, in this Python, whatever it has; return what `main` does.
 
     Raises:
         SetupError: When there is no such command, or set-up cannot go on.

@@ -21,7 +21,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         whole_step="It may return three things, step, model and optimizer: a whole step is "
         "predicted as it is.",
     )
-    release = "whose CUDA kernels and context to take, as in 2.13; else the installed one's"
+    release = "PyTorch whose CUDA kernels and context to take, as in 2.13 (default: installed)"
     cards = "list all cards: whether it fits, and a list price"
     taken = "whose kernels the step takes"
     add = parser.add_argument

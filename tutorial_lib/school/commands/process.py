@@ -14,7 +14,7 @@ from tutorial_lib.school import bootstrap
 def become(
     command: list[str], changes: Mapping[str, str] | None = None, *, move: bool = True
 ) -> int:
-    """Replace this program by another; on Windows, which cannot, wait for it and give its status.
+    """Replace this program by another; on Windows, which cannot, wait for it and return its status.
 
     Environment variables of `changes` come on top of those that are there; with `move`, the
     program runs in the course's folder.

@@ -18,10 +18,10 @@ _MODEL = (
     "folder, a name on the Hub, or a function of your own, train.py:make_loss: see below"
 )
 _SEQ = (
-    "tokens in a sequence; left out: a published model's own length, 1024 for a config.json or "
-    "what it knows at most; a function of yours decides itself"
+    "tokens in a sequence; default: a published model's own length, 1024 or its maximum for a "
+    "config.json; a function of yours decides itself"
 )
-_SET = "another value in the configuration, as in n_layer=6; may repeat"
+_SET = "a different value in the configuration, as in n_layer=6; may repeat"
 _FITS = (
     "say whether it fits a card or a size, as in rtx-3060 or 16GiB; without --batch, take the "
     "largest micro-batch that is sure to fit"
@@ -134,7 +134,7 @@ def lora_rank(text: str | None) -> int | None:
         return None
     name, _, rank = text.rpartition("=")
     if name not in ("", "r") or not rank.isdigit():
-        raise ValueError(f"--lora {text} is no rank: write --lora r=8.")
+        raise ValueError(f"--lora {text} isn't a rank: write --lora r=8.")
     return int(rank)
 
 
@@ -166,8 +166,8 @@ def largest_micro_batch(
         ways = [f"--{name} {_LESS[name]}" for name in untried]
         ways = [*ways, f"--fits {to_type(Room(enough(1)))}"]
         raise ValueError(
-            f"One sample takes {human_bytes(enough(1))} to be sure, and {human_bytes(limit)} are "
-            f"there: try {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}."
+            f"One sample takes {human_bytes(enough(1))} to be sure, but only {human_bytes(limit)} "
+            f"are there: try {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}."
         )
     fits, too_large, turn = 1, 0, 0  # too_large is 0 while none is known
     while too_large != fits + 1:

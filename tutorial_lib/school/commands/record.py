@@ -11,12 +11,12 @@ from pathlib import Path
 def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
     parser.add_argument("--only", default="*", help="rows by key or claim, as in 'gpt2*' or E06")
-    parser.add_argument("--max-minutes", type=float, default=9.0, help="begin no row after that")
+    parser.add_argument("--max-minutes", type=float, default=9.0, help="start no row after that")
     parser.add_argument("--predict", action="store_true", help="predict, which needs no GPU")
     parser.add_argument("--emulated", metavar="CARDS", help="on emulated cards, as in t4,a100")
-    parser.add_argument("--again", action="store_true", help="record rows that are there anew")
+    parser.add_argument("--again", action="store_true", help="record existing rows again")
     parser.add_argument("--snapshots", action="store_true", help="record snapshots instead")
-    parser.add_argument("--out", type=Path, help="another file than course/recorded/<gpu>.json")
+    parser.add_argument("--out", type=Path, help="a file other than course/recorded/<gpu>.json")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes; the rest is pytest's."""
     parser.usage = "%(prog)s [options] [arguments of pytest]"
     parser.epilog = (
-        "All else goes to pytest: tests/test_units.py runs only these tests; -k WORD, -x. "
+        "Everything else goes to pytest: tests/test_units.py runs only these tests; -k WORD, -x. "
         "`pytest --help` lists pytest's own options."
     )
     emulated = "run the GPU cells of all notebooks, or of those named, on emulated cards"

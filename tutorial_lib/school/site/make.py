@@ -34,7 +34,7 @@ _PAGE = re.compile(r"(href=['\"][^'\"]*)\.ipynb")
 
 
 def make_site(root: Path, out: Path, *, solutions: bool = False) -> Path:
-    """Write the course as static pages; gives the first one.
+    """Write the course as static pages; return the first one.
 
     Args:
         root: The course's folder; its notebooks must be built.
@@ -50,7 +50,7 @@ def make_site(root: Path, out: Path, *, solutions: bool = False) -> Path:
         _write_pages(root, pages, [*PARTS][: None if solutions else -1])
         made = pages / "_build/html"  # myst-nb leaves a folder of its own beside it
         if build_main(["-q", "-b", "html", folder, str(made)]):
-            raise ValueError("Sphinx refused: its own words stand above.")
+            raise ValueError("Sphinx refused: its own words are above.")
         shutil.rmtree(out, ignore_errors=True)
         leave = shutil.ignore_patterns(".doctrees")
         shutil.copytree(made, out, ignore=leave, dirs_exist_ok=True)

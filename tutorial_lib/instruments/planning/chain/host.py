@@ -19,7 +19,7 @@ class Host:
         bytes_per_second: Of one direction. Copies in both directions don't slow each other down.
         num_bytes: Pinned memory for what moves, up to 32 MiB less than a GPU pins; `None` is as
             much as a plan wants.
-        takes_all: Whether all moves that may and has room there, and nothing is recomputed.
+        takes_all: Whether all that may move and has room there does, and nothing is recomputed.
     """
 
     bytes_per_second: float
@@ -42,6 +42,6 @@ class Host:
     def __post_init__(self) -> None:
         if not self.bytes_per_second > 0 or (self.num_bytes or 0) < 0:
             raise ValueError(
-                f"A host has a link of more than 0 bytes/s (here {self.bytes_per_second}), and no "
-                f"negative memory (here {self.num_bytes}). Without one, use planning.solve."
+                f"A host needs a link above 0 bytes/s (here {self.bytes_per_second}), and no "
+                f"negative memory (here {self.num_bytes}). Without a host, use planning.solve."
             )

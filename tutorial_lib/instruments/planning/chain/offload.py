@@ -79,7 +79,7 @@ def solve_with_host(
 
 
 def smallest_with_host(stages: Sequence[Stage] | Profile, host: Host) -> Plan:
-    """Return a plan for a budget that is enough, whatever it recomputes and waits for."""
+    """Return a plan for a budget that is enough, however much it recomputes and waits."""
     return _Search.of(stages, (), 0, host, ()).smallest()
 
 
@@ -107,14 +107,14 @@ class _Search:
         chain, skips, evaluate = taken(stages, skips, budget)
         names = stages.names if isinstance(stages, Profile) else ()
         if unknown := set(stay) - {*range(len(chain)), *names}:
-            raise ValueError(f"stay names {sorted(map(str, unknown))}, and no stage is called so.")
+            raise ValueError(f"stay names {sorted(map(str, unknown))}, but no stage has that name.")
         staying = {n for n, name in enumerate(names) if name in stay} | {*stay}
         if isinstance(stages, Profile) and any(call.is_between for call in stages.calls):
             staying = {*range(len(chain))}
         return cls(Costs.of(chain, skips), evaluate, budget, host, staying)
 
     def smallest(self) -> Plan:
-        """Return the plan with the smallest peak of three: two with all that may on the host."""
+        """Return the plan with the smallest peak of three: two move all that may to the host."""
         found = [self.squeezed(tuple(range(len(self.costs))))]
         if not self.host.takes_all:
             found += [self.squeezed(self._each()), self.evaluate(Floor(self.costs).tree())]

@@ -25,7 +25,7 @@ def write(path: str | Path, values: Mapping[str, Any]) -> None:
     """Write the values of a plan's fields, by name, into a file, which is replaced.
 
     Raises:
-        ValueError: When a stage gives what is neither a tensor nor a tuple, list or dict of them;
+        ValueError: When a stage returns what is neither a tensor nor a tuple, list or dict of them;
             no file is written then.
     """
     text = json.dumps({"format": _FORMAT, **{key: _as_data(v) for key, v in values.items()}})
@@ -65,7 +65,7 @@ def _as_data(value: Any, stage: str = "") -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(
-        f"The stage {stage} gives a {kind}, which a plan's file cannot hold: apply the plan in the "
+        f"The stage {stage} returns a {kind}, which a plan file cannot hold: apply the plan in the "
         "process that found it."
     )
 

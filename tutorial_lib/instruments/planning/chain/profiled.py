@@ -42,7 +42,7 @@ class Call:
         """
         if (holder := hidden(Tensor, output)) is not None:
             raise ValueError(
-                f"The stage {name} returns a {holder} with tensors among its attributes, and a "
+                f"The stage {name} returns a {holder} with tensors among its attributes, but a "
                 "plan must know them: return a tensor, or a tuple, dict or dataclass of tensors."
             )
         output = (output, [*left.values()]) if left else output

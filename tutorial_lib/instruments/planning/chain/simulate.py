@@ -85,7 +85,7 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
         form = stages[index].selective
         if form is None or not any(item is index for item in tree):
             raise ValueError(
-                f"Stage {int(index)} cannot be kept selectively: it lies in a segment, or has no "
+                f"Stage {int(index)} cannot be kept selectively: it is in a segment, or has no "
                 "selective form. Profile with selective=True."
             )
         as_run[index] = replace(form, gradient_bytes=stages[index].gradient_bytes)
@@ -155,7 +155,7 @@ class _Machine:
                 self.depth -= 1
 
     def drop(self, segment: list[int]) -> None:
-        """Run a segment's forwards, of which only the output stays."""
+        """Run a segment's forwards, and keep only the last output."""
         for index in segment:
             self.forward(index, keeps=False)
             if index != segment[0]:

@@ -65,7 +65,7 @@ def floor_bytes(stages: Sequence[Stage] | Profile) -> int:
 
 
 def smallest(stages: Sequence[Stage] | Profile) -> Plan:
-    """Return a plan for that budget, whatever it recomputes; it ignores the stages' times."""
+    """Return a plan for that budget, however much it recomputes; it ignores the stages' times."""
     stages, skips, evaluate = taken(stages, (), None)
     return _least(Costs.of(stages, skips), evaluate)
 

@@ -80,7 +80,7 @@ class Stage:
         ):
             if (some := getattr(self, part)) > (of := getattr(self, whole)):
                 raise ValueError(
-                    f"{part} (={some}) is a part of {whole} (={of}) and cannot be more."
+                    f"{part} (={some}) is a part of {whole} (={of}) and cannot be larger."
                 )
 
 

@@ -53,7 +53,7 @@ class Candidate:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Its choices that make another training of it, the least first."""
+        """Its choices that change the training, the smallest change first."""
         chosen = {self.precision, self.optimizer, _SMALLER if self.is_another_batch else ""}
         return tuple(name for name in _CHANGES if name in chosen)
 
@@ -185,7 +185,7 @@ class Fit:
         if len(shown) > _SHOWN:
             yield f"  and {len(shown) - _SHOWN} more"
         if beaten := sum(c.fits for c in self.candidates) - len(self.front):
-            yield f"  Not shown: {beaten} that fit, and are better in nothing."
+            yield f"  Not shown: {beaten} that fit, but are better in nothing."
         if self.why_whole:
             yield f"  No row recomputes anything. {self.why_whole}"
         for precision, reason in self.not_tried.items():
@@ -193,7 +193,7 @@ class Fit:
         changes = {name for candidate in shown for name in candidate.changes}
         if changes:
             words = [words for name, words in _CHANGES.items() if name in changes]
-            yield f"  * is another training: {'; '.join(words)}."
+            yield f"  * changes the training: {'; '.join(words)}."
         for said in [*self.replaced.splitlines(), *str(self.sameness).splitlines()]:
             yield from textwrap.wrap(said, 94, initial_indent="  ", subsequent_indent="  ")
         if best is not None:
@@ -204,7 +204,7 @@ class Fit:
 def marked(
     candidates: Iterable[Candidate], effective_batch: int, sameness: Sameness
 ) -> Iterator[Candidate]:
-    """Mark those whose micro-batch is smaller than the batch, where that is another training."""
+    """Mark those whose micro-batch is smaller than the batch, where that changes the training."""
     matters = sameness.accumulated == "another"
     for candidate in candidates:
         is_smaller = candidate.micro_batch < effective_batch

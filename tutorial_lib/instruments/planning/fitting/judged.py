@@ -60,7 +60,7 @@ def possible_micro_batches(samples: int, same: Sameness) -> list[int]:
     """
     if samples == 1 and not same.alone:
         raise ValueError(
-            "The loss compares samples, and one alone has no gradient: raise effective_batch."
+            "The loss compares samples, but one alone has no gradient: raise effective_batch."
         )
     return [n for n in range(1, samples + 1) if samples % n == 0 and (n > 1 or same.alone)]
 

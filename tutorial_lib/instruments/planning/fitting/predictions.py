@@ -181,7 +181,7 @@ def predicted(recipe: Recipe, kernels: Literal["cuda", "cpu"] = "cuda") -> memor
 
 
 def predicted_peak(recipe: Recipe, plan: Plan, update: Update) -> int:
-    """Predict a step in whole, with a plan at work; of a lean update no more than is needed."""
+    """Predict a whole step, with a plan at work; of a lean update no more than is needed."""
     least = replace(recipe, accumulation=min(2, recipe.accumulation))  # a third peaks as the second
     is_alone, others = recipe.shard is None, [0]
 

@@ -44,7 +44,7 @@ def find_stages(
             without blocks is taken apart into its outermost layers. None at all: `stages=()`.
 
     Raises:
-        ValueError: When none is found, or a name is no module's, or one lies inside another.
+        ValueError: When none is found, no module has a name, or one is inside another.
     """
     names = {module: name for name, module in model.named_modules()}
     if stages is None:

@@ -173,9 +173,9 @@ class Moving:
     def _refuse(self, owner: int) -> None:
         stages = [self.names[stage] for stage in leaves((self.tree[owner],))]
         raise RuntimeError(
-            f"What {', '.join(stages)} leaves for backward is changed in place after it was saved, "
-            "and the plan moves it to the host meanwhile. Solve again with "
-            f"`stay={stages}`, and it stays on the device."
+            f"What {', '.join(stages)} saved for backward was changed in place afterwards, but the "
+            "plan had already begun to move it to the host. Solve again with "
+            f"`stay={stages}` to keep it on the device."
         )
 
 

@@ -54,14 +54,14 @@ def profile(
     like: Profile | None = None,
     is_judged: bool = False,
 ) -> Profile:
-    """Find the stages of a model and count what each holds, and time it.
+    """Find a model's stages, count what each holds, and time it.
 
     Inside `memory.predicting()`, with a model that was built there, bytes are those of a GPU's
     kernels and times are predicted from FLOPs and bytes; else both are those of this device.
 
     Args:
         model: Any module: ours, from a library, an `nn.Sequential`, or your own.
-        loss: Runs the model on a batch and gives a scalar, as in `lambda: model.loss(batch)`.
+        loss: Runs the model on a batch and returns a scalar, as in `lambda: model.loss(batch)`.
         stages: Paths of modules in a row; `None` looks for blocks, `()` recomputes nothing at all.
         keep: Names of stages that no plan may run twice.
         gradients: `there`, as in every micro-batch but the first, or `made` by each backward.
@@ -220,8 +220,8 @@ def _run_if_able(
             seen.divide(error.place)
         except OtherStagesError as error:
             raise CannotPlanError(
-                "The loss runs other stages when it runs again, as where the values of a tensor "
-                "decide whether a layer runs, and a plan needs the same ones each time."
+                "The loss runs other stages when it runs again, as when the values of a tensor "
+                "decide whether a layer runs, but a plan needs the same ones each time."
             ) from error
         except RuntimeError as error:
             if kept is int or isinstance(error, torch.OutOfMemoryError):

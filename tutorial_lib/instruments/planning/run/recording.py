@@ -103,8 +103,8 @@ class Recorder:
         if not self.calls:
             raise CannotPlanError(
                 f"None of the stages {', '.join(list(self.stages)[:3])} ran with gradients. If the "
-                "model checkpoints them with use_reentrant=True, take False: a plan takes the "
-                "place of checkpoints. If they are compiled (`block.compile()`), plan without. If "
+                "model checkpoints them with use_reentrant=True, pass False: a plan replaces "
+                "checkpoints. If they are compiled (`block.compile()`), plan them uncompiled. If "
                 "`loss` calls other modules, name them with stages=[...]."
             )
 
@@ -123,9 +123,9 @@ class Recorder:
             other.run(loss)
             if other.names != self.names:
                 raise CannotPlanError(
-                    "Random numbers of Python or NumPy decide which stages the loss runs, and a "
+                    "Random numbers of Python or NumPy decide which stages the loss runs, but a "
                     f"plan needs the same ones each time ({len(self.calls)} in the first run). "
-                    "Draw within a stage, with torch, whether it adds something."
+                    "Run every stage, and decide inside it, with torch, whether it adds something."
                 )
 
     def divide(self, place: int) -> None:
@@ -197,13 +197,13 @@ class Recorder:
 
 
 _OWN = (
-    "The model checkpoints stages itself, as {}. A plan takes the place of these checkpoints: its "
-    "recompute is the time added to a step without any."
+    "The model checkpoints stages itself, as {}. A plan replaces these checkpoints: its recompute "
+    "time is what it adds to a step without any."
 )
 _HOOKS = (
     "The model itself puts hooks on what stages save, as on {} (save_on_cpu, saved_tensors_hooks). "
-    "A plan runs stages without them. Put them around the model's call in the loss: there it "
-    "keeps them."
+    "A plan runs stages without them. Put them around the model's call in the loss: the plan "
+    "keeps them there."
 )
 _INSIDE = (
     "This loss differentiates inside (torch.autograd.grad or backward through the model), as "

@@ -19,7 +19,7 @@ def profile_samples(
 ) -> tuple[Profile, Profile, nn.Module]:
     """Profile a step with one sample and with two, as a whole where no plan can take it apart.
 
-    `make_loss` gives loss and model for so many samples; `stages` and `asked` are `profile`'s.
+    `make_loss` returns loss and model for so many samples; `stages` and `asked` are `profile`'s.
     Returns both profiles, and the second model.
     """
 
@@ -38,7 +38,7 @@ def profile_samples(
             return one, two, model
         why = (
             f"The loss runs other stages with two samples ({len(two.calls)}) than with one "
-            f"({len(one.calls)}), or passes them on in another way, so the bytes of more samples "
+            f"({len(one.calls)}), or chains them differently, so the bytes of more samples "
             "can't be told. Call the same stages for every micro-batch."
         )
     one, two, model = both(())

@@ -1,6 +1,6 @@
 """Whether recomputing and accumulating leave a training as it is, found by looking at it.
 
-    found = judge(make, find_stages)  # make(samples) gives loss and model
+    found = judge(make, find_stages)  # make(samples) returns loss and model
     print(found)  # a sentence on recomputing, a sentence on accumulating
     found.recomputed, found.accumulated  # exact, rounding, redrawn, untried or another
 

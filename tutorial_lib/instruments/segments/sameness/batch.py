@@ -87,7 +87,7 @@ class Loss:
         self._others[shared] = rows
 
     def gradient(self) -> Tensor:
-        """Return the gradient, part of it where it is long."""
+        """Return the gradient, or a part of it if it is long."""
         if self._has_state:
             self._build()
         with torch.no_grad():

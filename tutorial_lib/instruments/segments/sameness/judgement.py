@@ -106,9 +106,9 @@ class Sameness(Tried):
         if self.draws:
             digits += f", and draws other random numbers ({' and '.join(self.draws)})"
         if self.accumulated == "another":
-            return f"A smaller micro-batch is another training: {'; '.join(self._reasons())}."
+            return f"A smaller micro-batch changes the training: {'; '.join(self._reasons())}."
         if self.counts:
-            return f"{digits}, as long as each micro-batch counts as many targets (08b)."
+            return f"{digits}, as long as each micro-batch has as many targets (08b)."
         if self.accumulated == "untried":
             return (
                 f"{digits}. Whether samples are compared was not tried, because {self.untried}: "

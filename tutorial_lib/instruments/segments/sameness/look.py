@@ -170,8 +170,8 @@ class _Watch:
                     computed += [([], number) for number in self.numbers(call.run())]
                 except Exception as error:
                     raise ValueError(
-                        f"{call.name} raises {type(error).__name__} when it runs again, as a stage "
-                        "does that changes a list it was given: it can be neither recomputed nor "
+                        f"{call.name} raises {type(error).__name__} when it runs again, as if "
+                        "it changed a list that it was given: it can be neither recomputed nor "
                         "planned. `predict` shows the step as it is; --stages names other stages."
                     ) from error
             moves = state.changed(before, state.held_by(own, self.values.number))
