@@ -36,7 +36,7 @@ divides_by_a_window_of_nothing = wrong(
     "(max(here, 1) if num_counted is None else num_counted)",
 )
 leaves_out_the_refusal = wrong("but it went through", "num_counted < here", "num_counted < 0")
-names_one_number = wrong("and this came:", "here}: count over", "targets.numel()}: count over")
+names_one_number = wrong("but this came:", "here}: count over", "targets.numel()}: count over")
 raises_where_nothing_counts = wrong(
     "this came: ZeroDivisionError",
     "    total =",

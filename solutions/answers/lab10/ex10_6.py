@@ -35,7 +35,7 @@ assumes_float32 = wrong(
     "2 * hidden.nbytes",
     "2 * hidden.numel() * size",
 )
-says_little = wrong("and this came: 'ValueError", "needs {least} bytes", "needs more bytes")
+says_little = wrong("but this came: 'ValueError", "needs {least} bytes", "needs more bytes")
 accepts_no_room = wrong(
     "but it went through", "    if largest < 1:", "    if largest < 0:",
     "    chunks = -(-tokens // largest)", "    chunks = -(-tokens // max(largest, 1))",
