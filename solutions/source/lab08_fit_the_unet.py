@@ -158,7 +158,7 @@ def draw_update(
         update: The update's number, from 0 on. It alone decides what is drawn. Leave
             the global random state as it was, even if a draw fails.
         scheduler: Mixes images and noise. Timesteps begin at 0; their number is
-            `scheduler.config.num_train_timesteps`.
+            `num_train_timesteps` in its config.
 
     Returns:
         Noisy images `(num, channels, side, side)`, their timesteps `(num,)`, int64, and
