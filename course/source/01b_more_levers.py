@@ -364,8 +364,9 @@ print(f"checkpointed: {frugal / held:.2f} times")
 # kept, and backward restores the weight again. bitsandbytes' layers also restore the weight in
 # backward.
 #
-# Embeddings, head, norms, the LoRA matrices and all activations stay in 16 bits. Here is what
-# Llama-2-7B with LoRA holds between steps:
+# In a whole model, only the frozen weights of the blocks' linear layers take 8 or 4 bits.
+# Everything else stays in 16 bits: embeddings, head, norms, the LoRA matrices and all activations.
+# Here is what Llama-2-7B with LoRA holds between steps:
 
 # %% id="ledger-4-bits"
 llama_lora = replace(llama, lora_rank=16).make_model("meta")

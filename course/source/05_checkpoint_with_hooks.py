@@ -334,8 +334,8 @@ pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
 # The collector doesn't free the cycle, because it can't look into autograd's C++ part. So every
-# step leaks its recomputed blocks. The gradients are right to the bit, so only a memory meter finds
-# this leak.
+# step leaks its recomputed blocks. The gradients are right to the last bit, so only a memory meter
+# shows this leak.
 #
 # ## What PyTorch's checkpoint adds
 #

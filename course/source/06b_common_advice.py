@@ -176,9 +176,9 @@ claims.Verdicts(
 #
 # Chapter 06 finds this advice wrong for a transformer, whose block keeps $r = 16$ times its input.
 # A chain of sines has $r = 1$: each sine keeps its input and nothing else. How does memory grow
-# with depth in such a chain, in a chain of layers with $r = 4$, and in a chain of transformer
-# blocks? The first table gives the exponent: 1 means proportional to the depth, 0.5 to its square
-# root.
+# with depth without checkpoints, with $\sqrt n$ segments, and with one segment per layer? We try
+# these on sines, on layers with $r = 4$, and on transformer blocks. The first table gives the
+# exponent: 1 means proportional to the depth, 0.5 to its square root.
 
 # %% id="sines"
 wave = torch.randn(256, 32, requires_grad=True)

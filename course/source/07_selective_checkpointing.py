@@ -723,8 +723,8 @@ print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
 # If you are a little over your memory budget, try `all but down` first, since it runs no matmul
-# twice. The published measurement is of a policy that repeats some matmuls. Its seconds rose a
-# little more than its FLOPs.
+# twice. The published measurement is of a policy that repeats some matmuls. It made a step's time
+# grow a little more than its FLOPs.
 #
 # The table's last row, `all matmuls`, is a trap. The result of `down` is among the block's most
 # expensive ones, but no recomputation needs it. That result is only added to the residual, and the

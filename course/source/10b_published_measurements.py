@@ -358,7 +358,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
 # of PyTorch and transformers on five GPUs. The first table below has their operations. (We rebuilt
-# four operations, because our first figures for them were far off.) The second table has whole
+# our version of four of them, because our first figures were far off.) The second table has whole
 # training runs. A run *has a recipe* if its source says enough to rebuild it.
 
 # %% id="operations"

@@ -338,14 +338,14 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
 # update, unless the checkpoint contains a *graph break*, a place where compiled code returns to
-# Python. With compiling, the smaller momentum makes the statistics wrong, and copies raise an
-# error, since a compiled checkpoint doesn't accept such a `context_fn`.
+# Python. If you compile, the smaller momentum makes the statistics wrong, and recomputing on copies
+# raises an error, since a compiled checkpoint doesn't accept such a `context_fn`.
 #
 # The other order, a checkpoint around a compiled block, does repeat the update. To find out which
 # case you have, look at `num_batches_tracked`.
 #
-# So without compiling, use copies. The next cell recomputes each block of the twin on copies, for
-# five updates.
+# So if you don't compile, use copies. The next cell recomputes each block of the twin on copies,
+# for five updates.
 
 
 # %% id="cured-twin"

@@ -203,10 +203,9 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # divided: each rank holds them whole.
 #
 # **Write.** `free_after_use`, which registers two hooks on the layer (`register_forward_hook`,
-# `register_full_backward_hook`). Both call `weights.free()`. The backward hook frees after the
-# layer's backward. The forward hook frees after forward, but not in the recomputation, since the
-# backward that follows it needs the weights. `again.is_on` is true while `checkpoint` recomputes.
-# PyTorch passes three arguments to each hook.
+# `register_full_backward_hook`). Both call `weights.free()`.  The forward hook frees after forward,
+# but not in the recomputation, since the backward that follows it needs the weights. `again.is_on`
+# is true while `checkpoint` recomputes. PyTorch passes three arguments to each hook.
 
 
 # %% id="weights"
@@ -354,7 +353,7 @@ print("\n".join(error.splitlines()[:4]))
 # recomputation too. Like yours, DeepSpeed's fix keeps a frozen weight whole during the
 # recomputation ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). The review
 # of this fix found a second trap: a layer before the first trained block has no backward, so no
-# backward hook ever frees its weights. Your forward hook already frees them.
+# backward hook frees its weights. Your forward hook already frees them.
 #
 # ## Frozen blocks under FSDP2
 #
@@ -388,10 +387,11 @@ heads = ["gathers", "reduce-scatters", "states, P", "peak, P", "sent, P"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="frozen-read"
-# - With six frozen blocks, backward gathers only the two trained blocks, the rest, and the sixth
-#   block. The sixth is gathered early, and isn't used (PyTorch 2.13.0).
+# - With six frozen blocks, backward gathers only the two trained blocks, the weights outside the
+#   blocks, and the sixth block: FSDP2 gathers the next block in advance, but backward never uses it
+#   (PyTorch 2.13.0).
 # - With LoRA, backward passes through every frozen layer, so everything is gathered twice. LoRA
-#   saves only the weights' gradients, which aren't held or sent, and AdamW's states.
+#   saves only AdamW's states and the frozen weights' gradients, which are neither held nor sent.
 #
 # ## HSDP: two machines
 #

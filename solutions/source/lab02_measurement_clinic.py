@@ -547,8 +547,8 @@ class Births(TorchDispatchMode):
 # First write `made`, which returns the storages that an operation allocated. (Of the
 # four operations that `Spy` printed, two allocated a storage.) Then write `find_leaks`.
 # It lists every storage that the step created and that is still alive after the step,
-# except gradients and optimizer state. Reference cycles aren't leaks, so run
-# `gc.collect()` before you list.
+# except gradients and optimizer state. Reference cycles aren't leaks, so let Python's
+# garbage collector run before you list.
 #
 # The goal: for `train_and_validate`, the listed sizes add up to the growth per step
 # counted above.
@@ -599,10 +599,9 @@ checks.lab02.find_leaks(find_leaks)
 # </details>
 # <details><summary>Hint 2: what is still there</summary>
 #
-# After the step and `gc.collect()`, the weak dictionary has only storages that are
-# still alive.
-# </details>
-# <details><summary>Hint 3: what is meant to stay</summary>
+# After the step, let Python's garbage collector run. Then the weak dictionary has only
+# storages that are still alive. </details> <details><summary>Hint 3: what is meant to
+# stay</summary>
 #
 # Exclude each `parameter.grad`, and the tensors in `optimizer.state`, which has a dict
 # for each parameter. Compare storages, not tensors.

@@ -171,10 +171,9 @@ checks.lab03.discard(Discard)
 # <details><summary>Hint 3: going backward</summary>
 #
 # In backward, gradients are off: `torch.enable_grad()` turns them on. Then
-# `torch.autograd.backward(output, grad_output)` fills the `.grad` of your detached
-# inputs and of the parameters. The argument `function` has no gradient: return None for
-# it.
-# </details>
+# `torch.autograd.backward`, given the output and its gradient, fills the `.grad` of
+# your detached inputs and of the parameters. The argument `function` has no gradient:
+# return None for it. </details>
 
 # %% [markdown] id="after-3-1"
 # This version has a flaw. The first block's input is data, which doesn't require a
@@ -252,9 +251,10 @@ seen
 # `pack` sees the input of each of the three layers, and one weight, which the second
 # Linear needs for the gradient of its input. The weight is in memory anyway.
 #
-# Write `collect`, the recomputation's pack hook, and `unpack`. The goal: each block
-# starts twice, but only the run in forward reaches its end, and the peak equals
-# PyTorch's above. For that peak, release a recomputed tensor once it has been used.
+# Write two functions: `collect`, which is the recomputation's pack hook, and `unpack`.
+# The goal: each block starts twice, but only the run in forward reaches its end, and
+# the peak equals PyTorch's above. For that peak, release a recomputed tensor once it
+# has been used.
 
 
 # %% id="answer-3-2"

@@ -543,14 +543,14 @@ pd.DataFrame(table).T.rename_axis("places")
 # the part of the chain from `start` to `end`, whose input is already in memory. The
 # part can begin in two ways:
 #
-# - **keep** stage `start`. While stage `start` runs, that needs
-#   `kept_needs(stages, start, end)`. While the rest (the stages after `start`) runs,
-#   memory holds what `start` saved and what the rest needs.
+# - **keep** stage `start`. While it runs, it takes `kept_needs(stages, start, end)`.
+#   While the rest (the stages after `start`) runs, memory holds what `start` saved and
+#   what the rest needs.
 # - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part.
-#   While they run, that needs `dropped_needs(stages, start, split, end)`. While the
-#   rest (from `split` on) runs, memory holds the input of stage `split` and what the
-#   rest needs. Then stages `start` to `split - 1` run again, as a part of their own,
-#   with nothing else in memory.
+#   While they run, they take `dropped_needs(stages, start, split, end)`. While the rest
+#   (from `split` on) runs, memory holds the input of stage `split` and what the rest
+#   needs. Then stages `start` to `split - 1` run again, as a part of their own, with
+#   nothing else in memory.
 #
 # A way needs as many bytes as its *largest* moment. The part needs as many as its
 # *smallest* way. A part of one stage can only be kept. (Trying every tree would take

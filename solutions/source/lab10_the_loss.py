@@ -483,11 +483,9 @@ checks.lab10.head_loss(head_loss)
 # %% [markdown] id="hints-10-5"
 # <details><summary>Hint 1: what you have</summary>
 #
-# `mean_over_counted` needs a `loss_sum`. `fused_loss` becomes a `loss_sum` if you bind its
-# arguments `chunk_of`, `chunk` and `head.parameters()`. (The matrix comes first, then the bias if
-# there is one.)
-# </details>
-# <details><summary>Hint 2: a new chunk_of</summary>
+# `mean_over_counted` needs a `loss_sum`. Write one that calls `fused_loss` with your `chunk_of`,
+# with `chunk`, and with `*head.parameters()` at the end: the matrix, then the bias if there is one.
+# </details> <details><summary>Hint 2: a new chunk_of</summary>
 #
 # `F.linear(rows, weight, bias)` follows autocast. The gradient of the bias is the slope, summed
 # over the tokens.
