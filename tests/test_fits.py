@@ -18,7 +18,8 @@ from ladder import answer_of, is_right
 from tutorial_lib.instruments import emulated, recorded
 from tutorial_lib.instruments.emulated import CARDS, Placed, Room, Verdict, on_cards, place
 from tutorial_lib.instruments.emulated.verdict import CLOSE, IN_BLOCKS, TAKES_IN_BLOCKS
-from tutorial_lib.instruments.planning.run.roofline import LASTS, RESTS_ON, TIMED
+from tutorial_lib.instruments.planning.run.roofline import LASTS, RESTS_ON, TIMED, Speed, lasts
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.memory.timeline import Life
 from tutorial_lib.units import GIB, KIB, MIB
 
@@ -245,6 +246,12 @@ def test_of_the_timed_steps_nine_in_ten_are_in_the_range():
     assert cards == set(TIMED)
     inside = sum(LASTS[0] <= share <= LASTS[1] for share in shares)
     assert 0.88 * len(shares) < inside < 0.92 * len(shares)
+
+
+def test_a_float32_step_that_was_timed_is_in_its_range():
+    row = recorded.load("NVIDIA H200").rows["gpt2, batch 8, fp32, adamw"]
+    low, high = lasts(Recipe(**row["recipe"]).make_step, Speed.of("NVIDIA H200"))
+    assert low < row["report"]["seconds"] < high
 
 
 @pytest.mark.parametrize("card", ["NVIDIA H200", "NVIDIA H100 80GB HBM3"])

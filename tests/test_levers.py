@@ -105,18 +105,24 @@ def test_what_a_script_cannot_take_is_said_and_the_rest_is_pulled(script):
 
 def test_each_card_has_its_speed_and_one_without_bfloat16_its_autocast(tiny):
     assert {card.name for card in CARDS.values()} == set(PUBLISHED_SPEEDS)
-    assert planning.Speed.of(CARDS["a100"].name) == planning.Speed.of(None) == planning.Speed()
-    with pytest.raises(
-        ValueError, match="No speed of 'my card' is known here: name one of Tesla T4"
-    ):
+    with pytest.raises(ValueError, match="'my card' is known here: name one of Tesla T4"):
         planning.Speed.of("my card")
+    assert planning.Speed.of(None).matmul_flops == pytest.approx(0.64e12 * 19.5)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    told = [planning.Speed.of(card) for card in (CARDS["a100"].name, None)]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    assert told == [planning.Speed()] * 2
     t4 = planning.Speed.of(CARDS["t4"].name)
     levers, _ = planning.pull_levers(Recipe(tiny, 2), speed=t4)
     assert (levers[1].name, levers[1].recipe.precision) == ("autocast", "fp16-amp")
-    with Roofline(planning.Speed(10.0, 1.0, 1e30, has_bfloat16=False)) as roofline:
-        for dtype, seconds in ((torch.float16, 0.2), (torch.bfloat16, 2.2)):
-            torch.empty(1, 1, dtype=dtype).mm(torch.empty(1, 1, dtype=dtype))
-            assert roofline.seconds == pytest.approx(seconds)
+    old, new = {"has_bfloat16": False}, {"matmul_flops": 0.5}
+    for more, operation, dtype, seconds in (
+        *((old, torch.bmm, torch.float16, 0.2), (old, torch.bmm, torch.bfloat16, 2.0)),
+        *((new, torch.bmm, torch.float32, 4.0), (new, torch.conv1d, torch.float32, 2.0)),
+    ):
+        with Roofline(planning.Speed(10.0, 1.0, 1e30, **more)) as roofline:
+            operation(*[torch.empty(1, 1, 1, dtype=dtype)] * 2)
+        assert roofline.seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (2, 3, 8)])

@@ -741,9 +741,9 @@ def twin_is_metered():
 
 # %% [markdown] id="apply-text"
 # The next cell predicts the memory of the full-size update. From FLOPs and memory traffic it also
-# predicts the update's seconds on three cards. (The newer two use TF32, a faster way to multiply
-# float32 matrices.) If you have a GPU, the cell also measures memory and seconds there. Which card
-# is large enough?
+# predicts the update's seconds on three cards. (On the newer two, `train.py` multiplies float32
+# matrices in TF32, a faster format.) If you have a GPU, the cell also measures memory and seconds
+# there. Which card is large enough?
 
 # %% id="apply"
 your_run.apply("02")

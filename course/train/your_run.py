@@ -9,6 +9,7 @@ import inspect
 import json
 import traceback
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -48,7 +49,8 @@ def predicted(functions, num_ranks=1):
     """
     from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 
-    lines = {card: Roofline(Speed.of(name)) for card, name in CARDS.items()}
+    speeds = [replace(Speed.of(name), matmul_flops=None) for name in CARDS.values()]  # with TF32
+    lines = dict(zip(CARDS, map(Roofline, speeds), strict=True))
     one_of_them = ranks.pretend(num_ranks) if num_ranks > 1 else nullcontext()
     with one_of_them, patch.dict(vars(train), functions):
         report = memory.predict(make_step)
@@ -131,6 +133,7 @@ def prove_on_ranks(chapter, yours, tokens):
 def measure(functions):
     """Run the update on the GPU, and print what it took, or that it did not fit."""
     place = device.pick()
+    torch.backends.cuda.matmul.allow_tf32 = True  # as train.py does
     try:
         with patch.dict(vars(train), functions), place:
             step, model, optimizer = make_step()

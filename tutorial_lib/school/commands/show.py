@@ -102,8 +102,8 @@ def seconds_on(key: str, recipe: Recipe) -> dict[str, Any]:
     low, high = lasts(recipe.make_step, speed)
     rests = f"{RESTS_ON}: nine in ten were in such a range"
     rests += "" if card in TIMED else ", none of them on this card"
-    if recipe.precision == "fp32" and speed.has_bfloat16:
-        rests += "; float32 is timed with TF32, which PyTorch leaves off unless it is told"
+    if recipe.precision == "fp32" and speed.matmul_flops:
+        rests += "; float32 matmuls are timed without TF32, which PyTorch leaves off unless told"
     return {"card": card, "from": low, "to": high, "rests_on": rests}
 
 

@@ -21,13 +21,14 @@ from tutorial_lib.memory.private_torch_unseen import flops_of
 from tutorial_lib.memory.storages import list_tensors
 
 _HALVES = (torch.float16, torch.bfloat16)
+A100 = "NVIDIA A100-SXM4-80GB"
 PUBLISHED_SPEEDS: dict[str, dict[str, float]] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
 
 # Of these steps (`own_times.csv`, `whole_runs.csv` in `course/recorded`) nine in ten took from so
 # much to so much of `Roofline.elapsed`. The 39 checkpointed ones took no part when it was set.
-TIMED = ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
+TIMED = ("NVIDIA H200", "NVIDIA H100 80GB HBM3", A100, "NVIDIA L40S")
 RESTS_ON, LASTS = "118 steps in bfloat16 on an H200, an H100, an A100 and an L40S", (0.6, 1.6)
 
 
@@ -38,39 +39,36 @@ class Speed:
     half_flops: float = 150e12  # floating-point operations a second in 16 bits
     float_flops: float = 60e12  # the same in float32, with TF32
     bytes_per_second: float = 1.3e12  # what its memory gives and takes
-    # What the CPU takes to launch an operation. Measured on an H200's machine (PyTorch 2.11): 14 to
-    # 26 microseconds in steps that waited for it; more where blocks are checkpointed. Of 10, 15,
-    # 20, 25 and 30 it is nearest to the steps there without checkpoints.
+    # What the CPU takes to launch an operation: 14 to 26 microseconds on an H200's machine. Of 10,
+    # 15, 20, 25 and 30 it is nearest to the steps there without checkpoints.
     launch_seconds: float = 20e-6
     # What a call of a hook takes on a saved tensor: a checkpoint's Python. Of 5, 10, 15 and 20 it
-    # brings the prices of checkpoints nearest to an H200's; 8 to 15 are all within 0.2 % of it.
-    # An H100's rows took no part in either choice.
+    # is nearest to an H200's prices of checkpoints. An H100's rows took no part in either choice.
     hook_seconds: float = 15e-6
     has_bfloat16: bool = True  # else bfloat16 is no faster than float32
+    matmul_flops: float | None = None  # in float32 without TF32; convolutions take it, untold
 
     @classmethod
     def of(cls, card: str | None) -> Speed:
         """Take a card's speed: the shares of what is published that the default has of an A100's.
 
-        `None` takes the A100.
+        `None` takes the A100. Float32 matmuls take TF32 only where PyTorch is told to use it.
 
         Raises:
             ValueError: For a name that is no key of `PUBLISHED_SPEEDS`.
         """
-        if card is None:
-            return cls()
-        if card not in PUBLISHED_SPEEDS:
-            known = ", ".join(PUBLISHED_SPEEDS)
-            raise ValueError(
-                f"No speed of {card!r} is known here: name one of {known}, or give a Speed."
-            )
-        mine, a100 = PUBLISHED_SPEEDS[card], PUBLISHED_SPEEDS["NVIDIA A100-SXM4-80GB"]
+        if (name := card or A100) not in PUBLISHED_SPEEDS:
+            known = f"name one of {', '.join(PUBLISHED_SPEEDS)}"
+            raise ValueError(f"No speed of {card!r} is known here: {known}, or give a Speed.")
+        mine, a100 = PUBLISHED_SPEEDS[name], PUBLISHED_SPEEDS[A100]
         half = cls.half_flops * mine["half"] / a100["half"]
-        single = cls.float_flops / cls.half_flops * half
-        if "single" in mine:  # no tensor core in float32: the share that memory reaches
-            single = 0.64e12 * mine["single"]
+        single = 0.64e12 * mine["single"]  # the share that memory reaches
         memory = cls.bytes_per_second * mine["memory"] / a100["memory"]
-        return cls(half, single, memory, has_bfloat16="single" not in mine)
+        if "tf32" in mine:
+            return cls(half, single, memory, has_bfloat16=False)
+        told = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        with_tf32 = max(single, cls.float_flops / cls.half_flops * half)
+        return cls(half, with_tf32, memory, matmul_flops=None if told else single)
 
     @property
     def autocast(self) -> str:
@@ -148,6 +146,8 @@ class Roofline(TorchDispatchMode):
             if count is not None:
                 is_half = bool(given) and given[0].dtype in _HALVES[: 1 + self.speed.has_bfloat16]
                 peak = self.speed.half_flops if is_half else self.speed.float_flops
+                if not is_half and "conv" not in func.__name__:
+                    peak = self.speed.matmul_flops or peak
                 seconds = max(seconds, float(count(*args, **kwargs, out_val=out)) / peak)
             self.seconds += seconds
             self._device = self.elapsed + seconds
