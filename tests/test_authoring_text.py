@@ -9,9 +9,7 @@ from tutorial_lib.school.authoring import outputs, prose, run
 
 
 def notebook_with(output, source="x", tags=()):
-    cell = nbformat.v4.new_code_cell(
-        source, id="c", outputs=[output], metadata={"tags": list(tags)}
-    )
+    cell = nbformat.v4.new_code_cell(source, id="c", outputs=[output], metadata={"tags": [*tags]})
     return nbformat.v4.new_notebook(cells=[cell])
 
 

@@ -38,9 +38,7 @@ def test_a_misspelt_mark_is_none_and_is_noticed(source):
     assert is_misspelt(source)
 
 
-@pytest.mark.parametrize(
-    "source", ["", "x = 1\n# exercise 3.2", "# check that x is 1", "# exercise"]
-)
+@pytest.mark.parametrize("source", ["", "x = 1\n# exercise 3.2", "# check x is 1", "# exercise"])
 def test_other_cells_have_no_mark(source):
     assert cell_mark(source) is None
     assert not is_misspelt(source)

@@ -150,9 +150,7 @@ def test_a_compiled_part_is_measured_as_it_was_and_said(part, predicted, recwarn
         memory.measure(step, model=model, optimizer=optimizer)
     said = [str(one.message) for one in recwarn if one.category is memory.MeterWarning]
     assert len(said) == (part != "none")
-    assert all(
-        re.match(r"test_meter\.py, line \d+, in .* calls compiled code", one) for one in said
-    )
+    assert all(re.match(r"test_meter\.py, line \d+, in .* calls compiled", one) for one in said)
 
 
 @dataclasses.dataclass

@@ -50,10 +50,8 @@ def test_whether_nothing_moved_fits_is_predicted_in_every_row():
             assert (row["fits"] == "yes") == (row["outcome"] == "ran")
 
 
-@pytest.mark.parametrize(
-    ("source", "most"), [("", 0.05), ("deepspeed", 0.12), ("torchtitan", 0.05)]
-)
-def test_ratios_are_near_in_the_median(source, most):
+@pytest.mark.parametrize(("source", "far"), [("", 0.05), ("deepspeed", 0.12), ("torchtitan", 0.05)])
+def test_ratios_are_near_in_the_median(source, far):
     pairs = [(b / a, row) for row, a, b in published.ratios(ROWS)]
     off = [abs(ratio - 1) for ratio, row in pairs if row["source"].startswith(source)]
-    assert statistics.median(off) < most
+    assert statistics.median(off) < far

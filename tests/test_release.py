@@ -37,9 +37,7 @@ def test_a_private_name_that_is_gone_is_named_with_who_needed_it(meter, monkeypa
         model = torch.nn.Linear(4, 4)
         return (lambda: model(torch.ones(2, 4)).sum().backward()), model, None
 
-    with pytest.raises(
-        RuntimeError, match=r"in_backward\(\) needs '_current_graph_task_id'.*2\.15"
-    ):
+    with pytest.raises(RuntimeError, match=r"in_backward\(\) needs '_current_graph_task_id'.*2.15"):
         memory.predict(make_step) if meter == "predict" else memory.measure(make_step()[0])
 
 

@@ -32,10 +32,8 @@ def test_the_lines_to_type_train_as_the_whole_batch_does(root, tmp_path, monkeyp
         optimizer.step()
 
     def by_lines(model, loss_of):
-        no_cast = SimpleNamespace(
-            **{**vars(torch), "autocast": lambda *_: contextlib.nullcontext()}
-        )
-        given = {"model": model, "loss_of": loss_of, "batch": samples, "torch": no_cast}
+        plain = SimpleNamespace(**{**vars(torch), "autocast": lambda *_: contextlib.nullcontext()})
+        given = {"model": model, "loss_of": loss_of, "batch": samples, "torch": plain}
         exec(lines.replace("\n#\n", "\n\n"), given | {"micro_batch": 2})
 
     expected = trained(whole)
