@@ -26,8 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from tutorial_lib import blanks, claims, data, device, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import planning, segments
-from tutorial_lib.instruments.recorded import snapshots
-from tutorial_lib.instruments.recorded import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER, snapshots
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.plots.base import LINES, new_figure
 from tutorial_lib.units import GIB, Bytes
@@ -42,8 +41,7 @@ from tutorial_lib.units import GIB, Bytes
 #
 # PyTorch's `save_on_cpu` is such a pair of hooks. On a CPU, without `pin_memory`, it copies
 # nothing, since host and device share one memory. So NumPy arrays, which the meter can't see, stand
-# in for the host. The meter still sees the tensors that would stay on a GPU. This way we can count
-# bytes, but not time copies.
+# in for the host. The meter still sees the tensors that would stay on a GPU.
 #
 # **Write.** The two hooks. `pack` appends the tensor's bytes to `copied` and returns a NumPy copy;
 # `unpack` turns that array into a tensor with memory of its own.
@@ -139,7 +137,7 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 #
 # The last column shows the cost: the hooks copy more than would wait. Like those of `save_on_cpu`,
 # they get every saved *tensor*, so a storage that three operations save is copied three times, and
-# the weights are copied too. If you checkpoint first and move only the boundaries,  you copy by far
+# the weights are copied too. If you checkpoint first and move only the boundaries, you copy by far
 # the least.
 #
 # ## How it is used
@@ -159,7 +157,7 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 #
 # The next cell has a checkpoint that does all three. Its hooks are *outside* PyTorch's checkpoint,
 # so they see only the block's input. `record_stream` tells the allocator that a second stream still
-# uses a tensor's memory. On a CPU you see only the order of the copies.
+# uses a tensor's memory.
 #
 # **Write.** The rest of `unpack`, about nine lines, in this order:
 #
@@ -309,12 +307,9 @@ print("backward:", *moving.log[16:])
 
 # %% [markdown] id="prefetching-read"
 # `[3]` is a run of block 3, `out 3` a copy of its input to the host, and `in 3` the copy back. In
-# forward, an input is copied out as its block begins. In backward, the copy of input 6 is requested
-# before block 7 runs again.
+# backward, the copy of input 6 is requested before block 7 runs again.
 #
-# TRL and torchtune call this *activation offloading*. Transformers' checkpointing switch accepts
-# `offload` too, but it copies on the compute stream and fetches nothing early. So the GPU waits for
-# each copy (chapter 10).
+# TRL and torchtune call this *activation offloading*.
 #
 # ## Which copies are hidden?
 #
@@ -387,8 +382,7 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 
 # %% [markdown] id="roofline-read"
 # **In a block this wide, boundaries move for free.** On all of these cards, at all three lengths,
-# the step takes 4/3 of the plain time, the same as with recomputing alone. You only need host
-# memory.
+# the step takes 4/3 of the plain time, the same as with recomputing alone.
 #
 # Why? The forward of a causal block of width $h$ takes about $24h^2 + 2sh$ FLOPs for each of $s$
 # tokens, and the block's input has $2h$ bytes per token. That makes $12h + s$ FLOPs per byte. At
@@ -396,8 +390,7 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 #
 # **With a fast enough link you can offload everything for free.** At this width NVLink-C2C is fast
 # enough, and for a slow card like the T4, PCIe nearly is. Longer sequences help on every card:
-# attention's FLOPs grow quadratically with the length, the bytes only linearly. At the
-# longest length, moving everything costs less than recomputing, except on the B200.
+# attention's FLOPs grow quadratically with the length, the bytes only linearly.
 #
 # **Predict.** Sequences have 2048 tokens. What is the smallest width (a power of two) at which an
 # A100 hides the copies of *boundaries* behind the forward?
@@ -432,11 +425,7 @@ figure = plots.training_curves(
 figure.mark(a100_width, guess)
 
 # %% [markdown] id="width-read"
-# A copy is hidden where the line `everything` or `boundaries` is above the card's dashed line. For
-# an H100 the 768 channels of GPT-2 or ViT-B are too few at this length, even for boundaries.
-#
-# No program reaches both published speeds. If your kernels reach half of the FLOP/s, the card's
-# line is half as high, and copies are easier to hide.
+# A copy is hidden where the line `everything` or `boundaries` is above the card's dashed line.
 #
 # ## Which boundary goes first?
 #
@@ -553,22 +542,17 @@ figure.alt = (
 figure
 
 # %% [markdown] id="joint-read"
-# In the figure (budget 1.5 x), blocks 0, 2 and 4 are moved; 1, 3 and 5 are recomputed; 6 and 7 are
-# kept. Arithmetic hides every copy.
-#
-# In the table, the first column is the simple rule. With a budget below the printed peak (1 x),
-# `keep or recompute` has to recompute inside recomputed segments, so the rule is better. Above 1 x,
-# the rule moves nothing and still recomputes every block, so `all three` is far better than the
-# rule.
+# With a budget below the printed peak (1 x), `keep or recompute` has to recompute inside recomputed
+# segments, so the rule is better. Above 1 x, the rule moves nothing and still recomputes every
+# block, so `all three` is far better than the rule.
 #
 # **Where does offload lose?** If eight GPUs share the link, each has an eighth of its speed. Then a
 # copy takes longer than the recomputation that it saves, so from 1 x on, `all three` is hardly
 # faster than `keep or recompute`.
-#
-# The next table has seconds per update of three real models, with and without a host to move to.
-# The command `python -m tutorial_lib plan MODEL --budget SIZE --link pcie-4` makes such plans, here
-# for an A100's speed. GPT-2 XL's step takes the same time with every budget, so moving doesn't
-# help.
+
+# %% [markdown] id="real-models-text"
+# `python -m tutorial_lib plan MODEL --budget SIZE --link pcie-4` makes such plans of real models.
+# Here are the seconds of an update at an A100's speed, without a host and with one:
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell
@@ -579,37 +563,10 @@ shown = pairs.seconds.set_axis(["keep or recompute, s", "all three, s"], axis=1)
 shown["on the host, GiB"] = pairs.host["pcie-4"]
 shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
-# %% [markdown] id="published-text"
-# In 2026, the authors of two planners published measurements on eight GPUs. In the table, `none`
-# keeps everything, `full` recomputes everything, and `all` moves four tensors per block. `planned`
-# is what their planner chose, and `nothing moved` is a run in which the planner moved nothing to
-# the host. Seconds are relative to the first way that ran with the same source and number of
-# tokens. `course/recorded/make/published_offload.py` lists our assumptions:
-
-# %% id="published"
-# @title Published steps, and what is predicted of them: run this cell
-rows = pd.read_csv(FOLDER / "published_offload.csv")
-by_rate = rows.unit == "tokens/s"
-rows["published"] = rows.published.where(~by_rate, 1 / rows.published)
-rows["predicted"] = rows.seconds.where(rows.published.notna())
-setting = ["source", "tokens", "way"]
-ways = rows.groupby(setting, sort=False)[["published", "predicted"]].mean()
-fits = rows.groupby(setting, sort=False).fits.first()
-ratios = (ways / ways.groupby(level=[0, 1]).transform("first")).map("{:.2f}".format)
-ratios["published"] = ratios.published.replace("nan", "ran out")
-ratios["predicted"] = ratios.predicted.where(fits == "yes", "does not fit")
-ratios
-
-# %% [markdown] id="published-read"
-# DeepSpeed's last row ran although it was predicted not to fit. Everywhere else, ways predicted not
-# to fit ran out of memory or crawled, and the fastest way was predicted to be fastest, or to tie.
-# Where copies are hidden, the predicted ratios are close. For `all` the prediction is too low,
-# perhaps because the link was slower than we assumed.
-#
+# %% [markdown] id="on-gpu-text"
 # ## On a GPU
 #
-# If you have a GPU, the cells below run a GPT of 24 blocks in four ways: all tensors kept on the
-# device, all moved by `save_on_cpu`, plain checkpoints, and your `Prefetching`.
+# If you have a GPU, the cells below run a GPT of 24 blocks in four ways.
 
 
 # %% id="on-gpu"
@@ -645,10 +602,6 @@ else:
 # %% id="offload-emulated"
 offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"]
 pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
-
-# %% [markdown] id="offload-emulated-read"
-# With `moved`, the host gets more than the card held with `kept`, because the hooks copy every
-# saved tensor, not each storage once.
 
 # %% id="verdicts"
 at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
@@ -717,7 +670,3 @@ claims.Verdicts(
 # - Move boundaries during the arithmetic: pinned, on a side stream, one block ahead.
 # - Tell from a card's two speeds, a width and a length whether a copy is hidden.
 # - Say which boundary goes first, and when a planner beats that rule.
-#
-# In [Lab 05](../labs/lab05_policies.ipynb) you choose by operation, and move each storage once.
-# Chapter 08, `08_accumulation_from_scratch`, reduces what a step holds by splitting the batch
-# instead.
