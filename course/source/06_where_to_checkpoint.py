@@ -130,11 +130,11 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 # best.
 #
 # A length is a whole number. Segments of two need less memory than single blocks if $n/2 + 2r < n +
-# r$, that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. In
-# float32, which the rest of this chapter uses, $r$ is 16, so these limits are 32 and 96 blocks.
+# r$, that is, if $n > 2r$. In float32, which the rest of this chapter uses, $r$ is 16, so this
+# limit is 32 blocks.
 #
 # Under bf16 autocast, the usual setting, boundaries stay in float32, but most of the inside is in
-# bfloat16. That lowers $r$ to 9, and the limits to 18 and 54 blocks.
+# bfloat16. That lowers $r$ to 9, and the limit to 18 blocks.
 #
 # A model also has logits. With a vocabulary of $V$ and a width of $C$, the logits and their
 # gradient take as much memory as $2V/C$ block inputs. Both are in memory just before the blocks'
@@ -247,24 +247,14 @@ figure.mark(curve[5], None if guess is None else guess * curve[1])
 # more arithmetic: in backward the whole inside comes back at once. A script that reads memory
 # after forward would miss that.
 #
-# A single checkpoint does save memory in two cases:
-#
-# - The logits are large, and the checkpoint is around all blocks without head and loss. Then the
-#   blocks' activations and the logits are never in memory together.
-# - Your loop writes `out = model(...)` and holds `out.logits` through backward. A checkpoint around
-#   model and loss that returns only the loss frees the logits. (So does `del out.logits`, at no
-#   cost.)
-#
 # Do deeper models need segments of two, as the formula says? The next table gives three peaks, in
 # units of a block's input. *Activations* leaves out weights and their gradients. *Whole step*
 # includes both, with gradients set to `None` before the step. *Gradients stay* is the same peak
-# with gradients in memory from the start, as when you accumulate over several batches. The third
-# model has few blocks, but a large vocabulary.
+# with gradients in memory from the start, as when you accumulate over several batches.
 
 # %% id="deeper"
-# @title Three models, two lengths: run this cell; open it to look
+# @title Two models, two lengths: run this cell; open it to look
 rows, models = {}, {"24 blocks": gpt, "48 blocks": GPT(GPTConfig(num_layers=48))}
-models["12 blocks, V = 4096"] = GPT(GPTConfig(vocab_size=4096, num_layers=12))
 for name, model in models.items():
     for way in ("per-block", "every-2"):
         held, whole = held_for_backward(way, model), measured(way, model).peak_bytes
@@ -281,17 +271,10 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # less memory in the model of 24 blocks, and segments of two in the model of 48. But if gradients
 # are set to `None`, single blocks give both models the lower whole-step peak.
 #
-# Why? As backward goes on, boundaries are freed and gradients are added. A block of width $h$ has
-# about $12h^2$ weights, and its boundary has $h$ elements for each token. So with fewer than $12h$
-# tokens in a batch (all in one dtype), the gradients grow faster than the boundaries shrink. Then
-# the peak comes at the end of backward, when no boundary is left. Single blocks win there, because
-# they rebuild the fewest activations at once.
-#
-# With segments of two, each freed boundary has to outweigh two blocks' gradients, which takes $24h$
-# tokens. From there on, the formula's limit of $2r$ blocks holds.
-#
-# In the third model the logits set the peak, and segments of two save only six boundaries of it.
-# Lower the logits first: chapter 10d computes them in chunks.
+# Why? As backward goes on, boundaries are freed and gradients are added. With few tokens in a
+# batch, the gradients grow faster than the boundaries shrink. Then the peak comes at the end of
+# backward, when no boundary is left. Single blocks win there, because they rebuild the fewest
+# activations at once.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
 # Segments of two help where boundaries dominate the peak: with many tokens, frozen weights, or
@@ -324,8 +307,7 @@ print(f"frozen weights with LoRA: r = {ratios['LoRA']:.1f}")
 # %% [markdown] id="modern-read"
 # Llama's $r$ is larger than our block's for two reasons. Its norms, written out in Python, keep
 # three units each instead of one, and its gated MLP keeps more wide tensors. The second line is for
-# *LoRA*, which freezes the model and trains two small matrices beside each linear layer. There $r$
-# is a little lower, because a frozen norm of this kind keeps only two units (chapter 03).
+# *LoRA*, which freezes the model and trains two small matrices beside each linear layer.
 #
 # Companion [06b](06b_common_advice.ipynb) has a case of $r = 1$, where segments of $\sqrt n$ blocks
 # are best, and tests more advice.
@@ -384,33 +366,21 @@ print(f"forward: {forward_share:.1%} of a step; in fours {adds['every-4']:.0f} %
 print(f"per-block: {adds['per-block']:.0f} % more")
 
 # %% id="flops-table"
-# @title Counted, next to what a source says: run this cell; open it to look
+# @title Counted, by strategy: run this cell; open it to look
 before = held_for_backward("none")
 saves = {way: 100 * (1 - held_for_backward(way) / before) for way in ways}
-said = {"per-block": "70 / 50", "every-2": "50 / 30", "sqrt": "60 / 25"}
-said["attention-only"] = "40 / 15"
-columns = {
-    "memory saved, %": saves,
-    "more FLOPs, %": adds,
-    "a source says, % / %": said,
-}
-pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
+columns = {"memory saved, %": saves, "more FLOPs, %": adds}
+pd.DataFrame(columns).loc[list(ways)].round(1)
 
 # %% [markdown] id="flops-read"
-# The last column is a published guide's claim: memory saved, then extra time. Companion
-# [06b](06b_common_advice.ipynb) tests that guide.
-#
 # With long segments the price is nearly a third: all of forward runs again except embedding and
 # head. With one block per segment it's lower, thanks to early stop: backward doesn't need the
 # output of a segment's last matmul, so PyTorch doesn't recompute that matmul. In our block, that
 # matmul is the second half of the MLP, a third of the arithmetic of the linear layers. So the
 # shortest segments cost the fewest FLOPs, and for our GPT $\sqrt n$ loses in both memory and FLOPs.
-# But if a block ends in dropout, or in a norm as BERT's does, its last matmul has to run again.
 #
 # **The price is a third only if a layer's backward is two matmuls.** It's higher where backward is
 # only one. That's so in a frozen linear layer, and in the first layer, whose input is the data.
-# Frozen layers *before* the first trained layer have no backward at all. Begin the first segment
-# after them, because a segment that mixes frozen and trained layers recomputes the frozen ones too.
 #
 # **Predict.** Llama's weights are frozen, and each linear layer has LoRA's two small matrices. By
 # what percentage do checkpoints around every block raise a step's FLOPs?
@@ -458,6 +428,7 @@ all_four = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)))
 but_the_last = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), 9, 10, 11))
 for name, run in (("all four", all_four), ("all but the last", but_the_last)):
     print(f"{name}: peak {run.peak_bytes} units, time {run.overhead:+.1%}")
+models["12 blocks, V = 4096"] = GPT(GPTConfig(vocab_size=4096, num_layers=12))
 models["4 blocks, V = 1024"] = GPT(GPTConfig(vocab_size=1024, num_layers=4))
 for name, model in models.items():
     every, kept = (held_for_backward(w, model) for w in ("per-block", "all-but-last"))
@@ -538,8 +509,7 @@ print(f"{runs} forwards of 24 blocks, {runs / 24:.1f} each; peak {lazy.peak_byte
       f"units{beside(guess, runs)}")  # fmt: skip
 
 # %% [markdown] id="nothing-read"
-# The count is $n(n + 1)/2$: it grows with the square of the depth. A few boundaries avoid most of
-# these forwards, and chapter 06c finds the best ones.
+# The count is $n(n + 1)/2$: it grows with the square of the depth.
 
 # %% id="verdicts-nothing"
 claims.Verdicts(
@@ -589,9 +559,6 @@ claims.Verdicts(
 # |---|---|
 # | how long a segment | $s = \sqrt{n/r}$ blocks: boundaries and inside take the same memory |
 # | transformers | every block; beyond $2r$ blocks pairs, if activations make the peak |
-# | a block keeps only its input ($r = 1$) | segments of $\sqrt n$ |
 # | price in FLOPs | up to a third of a step, or half with frozen weights; more in a first layer |
-# | what lowers the price | early stop (short segments); a kept last segment (small head) |
-# | nothing kept | a quadratic number of forwards |
 #
 # Chapter 06c, `06c_planned_schedules`, plans unequal stages.
