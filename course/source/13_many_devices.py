@@ -5,8 +5,7 @@
 # gradients and the optimizer states.
 #
 # In this chapter you train one small GPT in five ways, on up to four processes of your computer.
-# You count what each process holds and sends. At the end, you predict what each of eight GPUs
-# holds, for models too large for a laptop.
+# You count what each process holds and sends.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -60,9 +59,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 #
 # A **rank** is a process with a number. All ranks run the same function. They exchange data in
 # **collectives**, calls that all ranks make together. *All-reduce* adds up a tensor over all ranks
-# and gives each rank the sum. A *backend* carries the data: nccl between GPUs, gloo between CPUs.
-#
-# `ranks.start` starts the processes, and `run` sends them a function of this notebook.
+# and gives each rank the sum.
 
 # %% id="start-two"
 two = ranks.start(2)
@@ -86,8 +83,7 @@ two.run(add_up)
 # ```
 #
 # With `DistributedDataParallel` (DDP), each rank has the whole model and optimizer, and a part of
-# the batch. During backward DDP averages the gradients with all-reduces. First you do the averaging
-# by hand.
+# the batch. During backward DDP averages the gradients with all-reduces.
 #
 # Our model has eight blocks. Each update trains on eight sequences (lines of text), however many
 # ranks there are. All sizes in this chapter are in **P**, the size of the weights. Gradients take
@@ -237,11 +233,7 @@ for name, sizes, passes in (("without", synced, 4), ("no_sync", skipped, 1)):
 print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 
 # %% [markdown] id="measured-text"
-# The next function, `measured`, runs on each rank and measures one way of training. Its argument is
-# a function, `prepare`, that returns the step (a function that does one update), the model and the
-# optimizer.
-#
-# We begin with four ways to train on a global batch of eight sequences. The *global batch* is
+# There are four ways to train on a global batch of eight sequences. The *global batch* is
 # micro-batch × accumulation steps × ranks. Which of these three factors changes the activations'
 # memory?
 #
@@ -401,8 +393,7 @@ table.round(2)
 # %% [markdown] id="zero-text"
 # Only the micro-batch changes the activations' memory. Accumulation adds 1 P to the peak, the
 # gradients of earlier micro-batches. DDP adds 1 P, its buckets. Both together still add only 1 P,
-# since `.grad` is a view of the bucket. After three updates, the loss of the fourth is the same in
-# all rows, so all four ways train alike.
+# since `.grad` is a view of the bucket.
 #
 # ## ZeRO: divide the bytes, not the work
 #
@@ -559,9 +550,7 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# - **Activations are not divided.** Every rank keeps the activations of its own sequences.
-# - **FSDP2 with kept weights saves less of DDP's memory at the peak than between steps**, because
-#   at the peak each rank has gathered all weights.
+# **Activations are not divided.** Every rank keeps the activations of its own sequences.
 #
 # ## FSDP2 with checkpointing and 16 bits
 #
@@ -572,11 +561,9 @@ show(ways)
 # model:                  fully_shard(model)    the weights outside the blocks
 # ```
 #
-# This is the order in which torchtitan, PyTorch's own training code, applies `checkpoint`,
-# `compile` and `fully_shard`. In backward, FSDP2 gathers a block's weights once and uses them for
+# This is torchtitan's order. In backward, FSDP2 gathers a block's weights once and uses them for
 # both the recomputation and the gradients. So checkpointing sends nothing extra
-# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). The next cell trains with FSDP2 and
-# checkpoints, in float32 and in bfloat16, for two rows of the chapter's last table.
+# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it).
 
 # %% id="fsdp-levers"
 IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
@@ -689,8 +676,8 @@ pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).ro
 
 # %% [markdown] id="fsdp-accumulation-read"
 # If gradients are exchanged only after the last micro-batch, each rank keeps whole gradients until
-# then, and the peak is higher. So if gradients are large, **run the reduce-scatter in every
-# micro-batch under FSDP2**, although that sends more.
+# then. So if gradients are large, **run the reduce-scatter in every micro-batch under FSDP2**,
+# although that sends more.
 #
 # ## What does each lever touch?
 #
@@ -727,8 +714,6 @@ display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# In float32 the loss is the same in every row. In bfloat16 it changes a little.
-#
 # Checkpointing, offload and 16 bits work inside each rank, so you can combine them with DDP, ZeRO
 # and FSDP2.
 
@@ -777,12 +762,9 @@ title = "One of 8 ranks, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers])
 
 # %% [markdown] id="per-rank-read"
-# - With DDP, more ranks do not help: each needs all 4 P.
-# - With FSDP2 or TP, Llama-2-7B fits on 24 GiB cards. Llama-2-70B is borderline on eight 80 GiB
-#   cards: an eighth of its 4 P takes most of each card, and nccl and the allocator need a few GiB
-#   too.
-# - Mixed precision keeps weights and states in float32, so they'd take twice as much as in these
-#   bars.
+# With DDP, more ranks don't help: each needs all 4 P. With FSDP2 or TP, Llama-2-7B fits on 24 GiB
+# cards. Llama-2-70B is borderline on eight 80 GiB cards: an eighth of its 4 P takes most of each
+# card, and nccl and the allocator need a few GiB too.
 
 # %% [markdown] id="your-run"
 # ## Your run
@@ -931,7 +913,6 @@ your_run.apply("13", make=make_divided, update=on_ranks)
 # - Put checkpointing, 16 bits and accumulation together with FSDP2.
 # - Predict on a laptop what one of eight ranks needs, before you rent the cards.
 #
-# Lab 06 has an exercise with real ranks. Three companions continue this chapter:
-# [13b](13b_divide_the_model.ipynb) (pipelines, tensor and context parallelism),
-# [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) and [13d](13d_fsdp2_in_full.ipynb)
-# (FSDP2 over time, frozen weights, HSDP, CPU offload).
+# Three companions continue this chapter: [13b](13b_divide_the_model.ipynb) (pipelines, tensor and
+# context parallelism), [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) and
+# [13d](13d_fsdp2_in_full.ipynb) (FSDP2 over time, frozen weights, HSDP, CPU offload).
