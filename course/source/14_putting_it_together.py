@@ -3,8 +3,8 @@
 #
 # You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. Written as most
 # people would write it, the run dies before the first loss. You find out why, and pull six levers.
-# After four, the run fits. Then you train all weights on eight cards, where a slow link changes
-# which of two levers comes first.
+# Then you train all weights on eight cards, where a slow link changes which of two levers comes
+# first.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -188,8 +188,7 @@ print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 # ## Levers 2 and 3: the loss in chunks, and checkpoints
 #
 # With chunks of 512 tokens, the full logits never exist. A checkpoint around each block keeps only
-# the block's input. You wrote both before (10d, 05). The script calls them `chunked` and
-# `checkpointed`.
+# the block's input.
 #
 # **Predict.** About half of the packed step's memory is the activations of 32 blocks. How many GiB
 # does the step need after both levers?
@@ -204,8 +203,6 @@ gib = pull("checkpoints", block=checkpointed)
 print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="lora-text"
-# The step now needs little more than the weights, the gradients and AdamW's two states.
-#
 # ## Lever 4: LoRA
 #
 # LoRA freezes the weights. Beside each linear layer of the blocks it trains two thin matrices:
@@ -347,8 +344,6 @@ print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 
 # %% [markdown] id="offloaded-text"
 # The first loss is slightly different, because rounding to 4 bits has changed the frozen weights.
-# Only the blocks' linear layers are in 4 bits. The embedding and the head are still in bfloat16,
-# and take 2 GiB.
 #
 # ## Lever 6: boundaries on the host
 #
@@ -387,16 +382,12 @@ plots.ledger_bars(bars, title=title, cards_gib=(24, 80, 141), predicted=[*bars])
 # %% id="table"
 # @title The same with FLOPs and seconds: run this cell; open it to look
 shown = pd.DataFrame(table, index=["GiB", "TFLOP", "s, RTX 4090"]).T
-off = pd.DataFrame(emulated["peaks"]).div(shown["GiB"] * GIB, axis=0).sub(1).abs().max()
-print("emulated, off by at most:", off.map("{:.1%}".format).to_dict())
 shown.round(1)
 
 # %% [markdown] id="table-read"
-# The table is predicted. Some of its steps fit on an RTX 4090 or an H200, and we also emulated
-# those. The line above the table says by how much the emulated peaks differ, at most. What did
-# people *measure*? In the next table, the first row is from our H100, and the others are published
-# (`recorded/published_times.csv`). Each row says how many times as long the step took with the
-# lever as without it.
+# The table is predicted. What did people *measure*? In the next table, the first row is from our
+# H100, and the others are published (`recorded/published_times.csv`). Each row says how many times
+# as long the step took with the lever as without it.
 
 # %% id="measured"
 # @title Times measured with each lever: run this cell; open it to look
@@ -418,16 +409,15 @@ measured |= {words: times["with"][row] / times["without"][row]
 pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured")
 
 # %% [markdown] id="measured-read"
-# - Checkpoints add about a quarter of the step's time, and not a third, since not everything is
-#   recomputed: the head, each block's last matmul and the optimizer's update run only once.
+# - Checkpoints add about a quarter of the step's time, and not a third: the head, each block's last
+#   matmul and the optimizer's update run only once.
 # - LoRA saves time on the weights' gradients and the update, but adds thin matmuls for each token.
 #   With 8,192 tokens the step took *longer* than without LoRA, although the roofline predicts a
 #   speedup.
 # - **4 bits cost most with few tokens.** Dequantizing a weight takes the same time for any number
 #   of tokens, and with few tokens the rest of the step is short.
 # - Offload adds a third if its copies run in the same stream as the arithmetic. The roofline
-#   assumes a separate stream, in which they cost no time: a block of width 4096 computes for longer
-#   than its copies take (07d).
+#   assumes a separate stream, in which they cost no time (07d).
 
 # %% [markdown] id="eight-text"
 # ## All weights, on eight cards
@@ -559,9 +549,6 @@ with TemporaryDirectory() as folder:
     planned.main(path)
 
 # %% [markdown] id="your-run-text"
-# Both of these runs use LoRA, so comparing them doesn't show how LoRA changes the result. For that
-# you need the validation loss with and without LoRA.
-#
 # ## Your run
 #
 # In `train.py`, two moments of a step now need nearly the same memory: the loss, and AdamW's
@@ -608,9 +595,7 @@ your_run.apply("14", make=make_fused)
 
 # %% [markdown] id="proved-read"
 # The peak doesn't fall, because the loss needs as much memory as before. But the update is faster.
-# To save more memory, make the micro-batches smaller, or undo chapter 07's lever, which keeps
-# attention's results. [10e](10e_your_run.ipynb) has the whole script, and a recipe for a Llama on
-# 16 GiB.
+# [10e](10e_your_run.ipynb) has the whole script, and a recipe for a Llama on 16 GiB.
 #
 # ## On paper
 #
@@ -649,5 +634,4 @@ your_run.apply("14", make=make_fused)
 # - Write a plan into a file, and run the training by it.
 #
 # [14b](14b_gallery.ipynb) shows how to find what held a dead run's memory, and
-# [14c](14c_rules_of_thumb.ipynb) which lever comes first for other models. In lab 09 you get ten
-# runs that fail, seven of them silently.
+# [14c](14c_rules_of_thumb.ipynb) which lever comes first for other models.
