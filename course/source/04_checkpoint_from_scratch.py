@@ -170,8 +170,6 @@ gpt = GPT(GPTConfig(num_layers=8))
 compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 
 # %% [markdown] id="predict-peak"
-# All gradients of an eight-block GPT are right, to the last bit.
-#
 # **Predict.** Each block kept 16 units and now keeps 1. By what percentage does the *peak* of
 # forward and backward fall? The peak also includes parameters and gradients.
 
@@ -199,9 +197,6 @@ expected = None if guess is None else plain.peak_bytes * (1 - guess / 100)
 figure.mark(frugal.peak_bytes, expected)
 
 # %% [markdown] id="read-peak"
-# Nearly all of the remaining activations belong to *one* recomputed block, the pink part of the
-# bar.
-#
 # ## Six ways to break it
 #
 # ### 1. Dropout
@@ -426,13 +421,12 @@ print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 # is `x`, which comes from frozen embeddings. The blocks' parameters aren't arguments: they are
 # inside `function`.
 #
-# **The fix:** pass one more argument, a *dummy tensor*, which is empty and requires a gradient. Its
-# price: a block that needs no backward, such as a frozen first block, now runs again for nothing.
+# **The fix:** pass one more argument, a *dummy tensor*, which is empty and requires a gradient.
 #
 # ### 6. Several outputs
 #
-# This block returns three outputs: its result, a penalty on large activations, and None (where
-# other blocks return attention weights). What does the Function do with three?
+# This block returns three outputs: its result, a penalty on large activations, and None. What does
+# the Function do with three?
 
 
 # %% id="outputs-fail"
@@ -773,10 +767,8 @@ print(f"reentrant: {passed} of {len(right)} are right{beside(guess, passed)}")
 table
 
 # %% [markdown] id="table-read"
-# With a frozen input, a tensor in a tuple, or outputs in a dict, the reentrant implementation loses
-# gradients, with a warning at best. With a list inside the outputs it gives **wrong gradients and
-# no error**. It rejects keyword arguments. The implementation with hooks passes all twelve cases,
-# but companion 05b has a case that it gets wrong.
+# With a list inside the outputs, the reentrant implementation gives **wrong gradients and no
+# error**.
 #
 # On the U-Net, the implementation with hooks is right *bit for bit*, yours only up to rounding.
 # Some blocks' outputs go to a skip connection and to the next block, which uses its input twice.
@@ -784,9 +776,8 @@ table
 # order. In floating point, $(a + b) + c$ is not always $a + (b + c)$.
 #
 # The autocast rows test a common piece of advice: "With mixed precision, enter autocast *inside*
-# the checkpointed function". If you follow it, even the ten lines are right, because the second
-# forward enters autocast itself. If autocast surrounds the whole model instead, the checkpoint has
-# to restore it, as yours and PyTorch's do.
+# the checkpointed function". If you follow it, even the ten lines are right. If autocast surrounds
+# the whole model instead, the checkpoint has to restore it, as yours and PyTorch's do.
 
 # %% id="verdicts-fixed"
 dropout, around = (right.loc[row] for row in ("1 dropout", "2 autocast around"))
@@ -861,7 +852,3 @@ claims.Verdicts(
 #   flatten arguments and outputs.
 # - Say why you should compare gradients bit for bit: three of the six failures gave wrong or
 #   missing gradients and no error.
-#
-# A Function sees only its *arguments*, so it needs a dummy tensor, flattening, a rule for each kind
-# of argument, and a backward inside the backward. Chapter 05 starts from the tensors that autograd
-# itself keeps.
