@@ -9,7 +9,7 @@
 # pass ask for. This chapter counts them per operation, per layer, and over time. Bytes for a GPU
 # are *predicted*, from the kernels that it would run; all others are *counted*.
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial
@@ -24,7 +24,6 @@ from tutorial_lib import claims, memory, plots
 from tutorial_lib.instruments import figures, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
-from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.units import Bytes, human_bytes
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
@@ -92,9 +91,8 @@ print(f"{saved.num_bytes - activations:d} bytes apart")
 dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
-# It finds the same bytes. The second and third shapes are the MLP's wide tensors, before and after
-# its GELU. Together they take half of all bytes. (In the third shape, the first 1024 is 8 x 128
-# tokens.)
+# The second and third shapes are the MLP's wide tensors, before and after its GELU. Together they
+# take half of all bytes.
 #
 # ## One operation at a time
 #
@@ -156,7 +154,6 @@ operations = {
     "softmax": partial(nn.Softmax, -1),
     "layer norm": partial(nn.LayerNorm, 256),
     "dropout": partial(nn.Dropout, 0.1),
-    "sort": lambda x: x.sort(-1).values,
 }
 kept = table(operations, (8, 128, 256))
 sum_and_product = [*kept.CPU[["x + 1", "x * x"]]]
@@ -176,7 +173,6 @@ kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input
 #   all. PyTorch's `gelu` keeps only its input and recomputes the rest in the backward pass.
 # - **Dropout keeps a mask of floats on a CPU, but a mask of bools on a GPU**, a quarter of the
 #   bytes. So a count with a CPU's kernels doesn't tell you a GPU's bytes.
-# - Sorting keeps 64-bit indices, twice the size of a float32 input.
 #
 # Here is the same table for layers that work on images:
 
@@ -191,9 +187,6 @@ layers = {
     "convolution 3x3": partial(nn.Conv2d, 32, 32, 3, padding=1),
     "batch norm": partial(nn.BatchNorm2d, 32),
     "group norm": partial(nn.GroupNorm, 8, 32),
-    "max pooling": nn.MaxPool2d(2),
-    "mean pooling": nn.AvgPool2d(2),
-    "upsampling": nn.Upsample(scale_factor=2),
     "conv, norm, relu": partial(conv_norm_relu),
 }
 table(layers, (4, 32, 32, 32))
@@ -202,7 +195,6 @@ table(layers, (4, 32, 32, 32))
 # A triple of conv, norm and ReLU keeps three feature maps: the convolution's input, the norm's
 # input and the ReLU's output. Each further triple adds only two, because its convolution's input is
 # the previous ReLU's output, and that is kept only once. So $k$ triples keep $2k + 1$ feature maps.
-# Max pooling keeps its input, and a 64-bit index for each output. Mean pooling keeps its input too.
 #
 # ### What do frozen layers keep?
 #
@@ -267,8 +259,7 @@ chains.round(1)  # in feature maps
 # %% [markdown] id="read-in-place"
 # It doesn't lower the peak. ReLU saves its output in both cases. No operation saves the batch
 # norm's output: an in-place ReLU overwrites it, and a plain ReLU lets it be freed a moment later.
-# So `inplace=True` avoids one temporary tensor in forward, but the peak is in backward. (If an
-# operation has saved the tensor that is overwritten, backward raises an error.)
+# So `inplace=True` avoids one temporary tensor in forward, but the peak is in backward.
 #
 # ## Attention: eager, or fused
 #
@@ -311,8 +302,7 @@ print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} per laye
 
 # %% [markdown] id="read-scores"
 # 2 GB is right *per head*. A layer's scores take 32 times as much, and a fused kernel keeps no
-# scores. Eager attention also keeps a mask of $T^2$ bools; a fused kernel keeps a mask only if you
-# pass one.
+# scores.
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -346,23 +336,22 @@ claims.Verdicts(
 # attention, dropout everywhere and no causal mask.
 #
 # We compare the formula with our block in two steps: first part by part, then the whole block at
-# three sizes, the last of which is GPT-3's. The second step is done with a GPU's kernels and with a
-# CPU's.
+# three sizes, the last of which is GPT-3's.
 #
 # **Write.** `block_saved`. Make the block and its input, and call `memory.saved`, all inside
-# `memory.predicting(kernels)`.
+# `memory.predicting()`.
 
 
 # %% id="block-saved"
-def block_saved(b, s, h, a, kernels="cuda"):
-    """Return what one block saves for an input (b, s, h), predicted for the kernels.
+def block_saved(b, s, h, a):
+    """Return what one block saves for an input (b, s, h), predicted for a GPU.
 
     The block is `Block(..., causal=False)`, all in bfloat16, with `a` heads, eager
     attention and dropout 0.1.
     """
     ### BEGIN SOLUTION
     sizes = {"num_heads": a, "d_model": h, "seq_len": s}
-    with memory.predicting(kernels):
+    with memory.predicting():
         shape = GPTConfig(dropout=0.1, attention="eager", **sizes)
         block = Block(shape, causal=False).to(torch.bfloat16)
         x = torch.zeros(b, s, h, dtype=torch.bfloat16, requires_grad=True)
@@ -383,18 +372,11 @@ rows = []
 for b, s, h, a in [(1, 1024, 1024, 16), (2, 2048, 2048, 16), (1, 2048, 12288, 96)]:
     theory = s * b * h * (34 + 5 * a * s / h)
     on_gpu = block_saved(b, s, h, a).num_bytes
-    on_cpu = block_saved(b, s, h, a, kernels="cpu").num_bytes
-    gpu_off, cpu_off = on_gpu / theory - 1, on_cpu / theory - 1
-    rows.append((b, s, h, a, f"{gpu_off:+.3%}", f"{cpu_off:+.1%}"))
-masks = s * b * h * (a * s / h + 2)  # one on the scores, two on hidden states
-print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a mask")
-pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
+    rows.append((b, s, h, a, f"{on_gpu / theory - 1:+.3%}"))
+pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# With a GPU's kernels the totals agree to 0.1 %. (The norms keep a little more than the paper says,
-# because it leaves out two float32 statistics per token.) With a CPU's kernels the total is off by
-# a sixth, because a CPU's dropout mask takes two bytes for each element (a bfloat16) instead of one
-# (a bool).
+# With a GPU's kernels the totals agree to 0.1 %.
 #
 # The paper's "mixed precision" has 16-bit weights. Under PyTorch's `autocast`, weights, norms and
 # softmax stay float32, so a block keeps more ([01b](01b_more_levers.ipynb) counts how much).
@@ -453,27 +435,8 @@ blocks
 # is counted in operations that allocate.) The first block's bytes are kept about ten times as long
 # as the last block's, though backward uses both only once. That's the argument for checkpointing. A
 # checkpoint on the last block gains the least.
-#
-# A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes *and* hold
-# them for long?
 
-# %% id="unet-lives"
-unet = UNet(UNetConfig())
-images, times = torch.zeros(4, 1, 32, 32), torch.zeros(4, dtype=torch.long)
-
-
-def unet_step():
-    unet.loss(images, times, images).backward()
-
-
-report = memory.measure(unet_step, model=unet, label="U-Net")
-lives(report, r"(down\.\d|middle|up\.\d)")
-
-# %% [markdown] id="read-unet-lives"
-# The full-resolution blocks on the way down do both (`down.0`). The full-resolution blocks on the
-# way up (`up.2`) hold more bytes, but only for a moment: backward begins with them. So a checkpoint
-# on them discards what backward needs next.
-#
+# %% [markdown] id="checkpointed-text"
 # ### The same step, checkpointed
 #
 # What does a checkpoint around each block do to the triangle? And what does it do to a single
@@ -528,5 +491,3 @@ claims.Verdicts(
 # - List what autograd saves, and add up its bytes in three ways.
 # - Say whether an operation keeps its input, its output, a mask or nothing, and on which device.
 # - Take a formula from a paper and compare it with a count, term by term.
-#
-# In chapter 04 you write the code that discards these activations and recomputes them.
