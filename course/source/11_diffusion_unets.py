@@ -10,9 +10,9 @@
 # | Stable Diffusion 2.1 | 4 → 12 | 62 % |
 # | SDXL | 1 → 4 | 68 % |
 #
-# The table states no conditions. The tutorial's code measures one forward and backward in float32,
-# without an optimizer. The inputs are four *latents* of 64 x 64. A latent is a compressed image;
-# here an autoencoder makes it from an image of 512 x 512 pixels.
+# The tutorial's code measures one forward and backward in float32, without an optimizer. The inputs
+# are four *latents* of 64 x 64. A latent is a compressed image; here an autoencoder makes it from
+# an image of 512 x 512 pixels.
 #
 # You find out what the call wraps, and under which settings the batches and percentages are right.
 # Then you train a latent diffusion model that draws digits.
@@ -57,8 +57,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # On its way down, a U-Net halves the side of the image and adds channels at each level. On its way
 # up it undoes both, and each level also reads a *skip*, a result from the way down. Stable
-# Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). The next cell predicts the
-# published U-Net's memory, without downloading or allocating anything.
+# Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels).
 #
 # **Predict.** The next figure shows nine levels: four on the way down (1 to 4), the middle (5), and
 # four on the way up (6 to 9). In which level does autograd save the most bytes?
@@ -87,10 +86,9 @@ plots.opposite_bars(levels, title=title)
 
 # %% [markdown] id="read-levels"
 # Most parameters are in the deep levels, where latents are 12 or 24 wide. Most activations are in
-# the top levels, 1 and 9. Level 9 has more activations than level 1, because on the way up each
-# level has one more residual block, and also reads skips. So the top levels determine what
-# checkpointing saves, and the deep levels determine what an optimizer costs. SDXL is different: its
-# deep levels have most of the activations too.
+# the top levels, 1 and 9. So the top levels determine what checkpointing saves, and the deep levels
+# determine what an optimizer costs. SDXL is different: its deep levels have most of the activations
+# too.
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
@@ -116,9 +114,7 @@ pd.DataFrame({"layers": once}).sort_index()
 
 # %% [markdown] id="read-runs"
 # Every transformer block is a segment, and so is every residual block except the middle's first.
-# The table's layers are in no segment: those of that block, those at both ends, those that read the
-# *timestep* (how noisy the input is), everything that halves or doubles the side, and a
-# normalization and two projections around each transformer block.
+# The table's layers are in no segment.
 #
 # ## How much of a whole step?
 #
@@ -156,21 +152,19 @@ print(f"SDXL, batch 1: {xl:.0f} % less{beside(guess, xl)}")
 pd.Series(saves).unstack().map("{:.0%}".format)
 
 # %% [markdown] id="read-full-step"
-# "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. In the same
-# setting checkpointing saves next to nothing for SD 1.5, which has smaller latents. No setting of
+# "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. No setting of
 # the table saves 62 % of SD 2.1's peak, or 68 % of SDXL's. Eager attention comes closest, since
 # activations are then a larger share of the peak. With 8-bit optimizer states, that share would be
 # larger still.
 #
 # So we also recorded settings with 8-bit states, and with the library's call. For each model, the
-# next table shows the six settings that save the most. Its columns `largest batch` are estimates
-# for an A100, mostly too low, since they count gradients as if they grew with the batch.
+# next table shows the six settings that save the most.
 
 # %% id="grid"
 grids = {model: recorded.tried(model) for model in ("sd21-unet", "sdxl-unet")}
 best = {}
 for model, grid in grids.items():
-    rows = pd.DataFrame(grid).nlargest(6, "saved").round(1)
+    rows = pd.DataFrame(grid)[["saved"]].nlargest(6, "saved").round(1)
     best[model] = rows.rename(index=lambda label: label.partition(", ")[2])
 saved = pd.DataFrame({model: grid["saved"] for model, grid in grids.items()})
 own = {"size": 64, "checkpointing": "library-switch", "optimizer": "adamw-8bit"}
@@ -186,8 +180,7 @@ pd.concat(best)
 # With 8-bit states and eager attention, SDXL reaches the tutorial's 68 %.
 #
 # SD 2.1 reaches the tutorial's 62 % in float32 with 8-bit states and fused attention, on 15 latents
-# of 64 x 64 (`size 64`). With eager attention it comes close. The tutorial's code also uses latents
-# of 64 x 64, and at this size the tutorial's batches of 4 and 12 both fit on the A100.
+# of 64 x 64 (`size 64`).
 #
 # The tutorial measured its "~40 % less" without an optimizer, forward and backward alone. How much
 # does `enable_gradient_checkpointing()` save there?
@@ -258,9 +251,6 @@ pd.DataFrame({"largest batch": largest})
 # at 768 pixels, both batches are a little too large for the emulated A100. But as the tutorial
 # says, checkpointing makes the largest batch three times as large. Fused attention without
 # checkpointing allows a larger batch than eager attention with checkpointing.
-#
-# The tutorial needs checkpointing for SDXL's batch of 4. Under autocast with fused attention, this
-# batch fits without it.
 #
 # ## A trainer that draws
 #
@@ -472,7 +462,7 @@ def updates_once():
 # Does the U-Net learn the same with checkpointing and accumulation? A U-Net normalizes channels
 # within one image, not over the batch, and the random numbers are those of the effective batch. So
 # accumulation changes only the order of a sum. Checkpointing changes nothing; on a CPU, not even a
-# bit. The next cells compare training and memory; `num` is the number of micro-batches.
+# bit.
 
 
 # %% id="same"
@@ -533,8 +523,7 @@ plots.training_curves({"both techniques": means}, **words)
 # %% [markdown] id="sample-text"
 # Does a low loss mean good pictures? To draw, we start with pure noise and, step by step, remove
 # the noise that the U-Net predicts. *Guidance* makes drawings clearer: the difference between the
-# predictions with and without the word counts three times. (The U-Net learned to predict without a
-# word too, since one training image in ten had none.)
+# predictions with and without the word counts three times.
 #
 # A nearest-neighbor classifier then reads the drawings of three models: the untrained U-Net, the
 # U-Net after the last update (*raw*), and the average.
@@ -576,9 +565,8 @@ print("raw and averaged, at least seven of ten are:",
       min(shares["raw"], shares["averaged"]) >= 0.7)  # fmt: skip
 
 # %% [markdown] id="frozen-encoder"
-# Here the frozen encoder is small. At the published size, the encoder may set the peak of the whole
-# step. Companion [11b](11b_images_and_speed.ipynb) shows such a step, and cuts the U-Net into other
-# segments.
+# At the published size, the frozen encoder may set the peak of the whole step. Companion
+# [11b](11b_images_and_speed.ipynb) shows such a step.
 #
 # ## Verdicts
 
@@ -614,7 +602,3 @@ claims.Verdicts(
 # - Find the settings under which a published table is right, or show that there are none.
 # - Before you lower a peak, find out whether backward or the update sets it.
 # - Train a latent diffusion model so that the micro-batch size changes only the memory.
-#
-# In lab 08, `lab08_fit_the_unet`, you fit a U-Net's training under a memory cap. The companion 11c,
-# `11c_diffusion_transformers`, asks the same questions of Stable Diffusion 3.5 and Flux, which are
-# transformers.
