@@ -6,7 +6,7 @@
 # test the promise that checkpointing and accumulation allow models "four to ten times larger". No
 # lab and no later chapter needs this companion.
 #
-# **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace
@@ -85,10 +85,10 @@ figures.two_peaks(
 pd.DataFrame({"what it costs": planning.ORDER})
 
 # %% [markdown] id="order-read"
-# Should a smaller micro-batch come before checkpoints? A tutorial (the anonymous text quoted in
-# 10c) says so: "start with gradient accumulation", and "add checkpointing if still hitting memory
-# limits". Both levers lower the same peak, and neither changes the training if no layer mixes
-# samples (09). So the faster one should come first, and people have published times for both.
+# Should a smaller micro-batch come before checkpoints? A tutorial says so: "start with gradient
+# accumulation", and "add checkpointing if still hitting memory limits". Both levers lower the same
+# peak, and neither changes the training if no layer mixes samples (09). So the faster one should
+# come first, and people have published times for both.
 #
 # **Predict.** The InternLM team trained a 7B model on eight 80 GiB GPUs, with 8 samples per GPU in
 # each update. One run kept all activations, and accumulated over four micro-batches of two samples.
@@ -123,28 +123,11 @@ pd.DataFrame({"more time (measured, by the sources)": settled})
 # exception is a GPU that isn't filled: it finishes its work faster than the CPU can launch more. On
 # such a GPU, half a micro-batch takes as long as a whole one, so accumulation isn't cheap either.
 # If your GPU isn't filled, measure the time with each of the two levers.
-#
-# The next cell predicts the smallest micro-batch that fills a GPU. It uses a sample's FLOPs and
-# bytes, the card's published speed, the number of operations, and a launch time fitted to 10b's
-# H200:
-
-# %% id="filled"
-filled = {}
-for card in ("NVIDIA A100-SXM4-80GB", "Tesla T4"):
-    speed = planning.Speed.of(card)
-    filled[card] = {
-        name: planning.filling_micro_batch(
-            Recipe(name, 64, precision=speed.autocast), speed
-        )
-        for name in ("gpt2", "vit-b-16")
-    }
-pd.DataFrame(filled)  # predicted
 
 # %% [markdown] id="filled-read"
-# The slower the card and the larger a sample, the fewer samples fill the card. With smaller
-# micro-batches than that, accumulation costs time. That's why the order above has the micro-batch
-# twice: first reduce it to the size that just fills the GPU, and after the checkpoints, to one
-# sample.
+# With micro-batches too small to fill the GPU, accumulation costs time. That's why the order above
+# has the micro-batch twice: first reduce it to the size that just fills the GPU, and after the
+# checkpoints, to one sample.
 #
 # The second exception is sharding over a slow link, where each micro-batch sends the weights again.
 # There, checkpoints come first (chapter 14).
@@ -237,9 +220,8 @@ print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
 
 # %% [markdown] id="ladder-read"
-# Along a row, the larger the card, the fewer levers the model needs. (*LoRA* means that none of the
-# six steps fits.) Down a column, the card is the same. Which lever a model needs depends on what
-# fills this card: activations, or weights and states. Now try some levers yourself:
+# *LoRA* means that none of the six steps fits. Which lever a model needs depends on what fills this
+# card: activations, or weights and states. Now try some levers yourself:
 
 # %% id="calculator"
 widgets.published_calculator(rows, micro_batch=8, card_gib=24)
@@ -262,8 +244,7 @@ widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 #   more bytes per parameter. The fused and the 8-bit versions need none.
 #
 # Two more shares depend on the model. `cast` is the share of `batch` that remains with autocast.
-# `kept` is the share of one sample's bytes that remains with autocast and checkpoints together. For
-# both we take the median of other models.
+# `kept` is the share of one sample's bytes that remains with autocast and checkpoints together.
 #
 # **Write.** `on_paper`, which returns the higher of the two peaks on each of six rungs, as a share
 # of the card. The rungs are: as it is, autocast, fused AdamW, one sample at a time, checkpoints,
@@ -376,13 +357,11 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 
 # %% [markdown] id="judged-read"
 # Most of the wrong answers are for language models. Their logits stay in float32 under autocast, so
-# autocast saves a smaller share of their batch (chapter 10d). In the other wrong answers, the peak
-# is close to the card's limit. So take the rule's answer as a first guess, and check it with
-# `memory.predict`, which takes seconds.
+# autocast saves a smaller share of their batch (chapter 10d). So take the rule's answer as a first
+# guess, and check it with `memory.predict`, which takes seconds.
 #
 # In words, the rule says:
 #
-# - A small batch with small states needs no lever.
 # - A large batch whose states leave room on the card needs autocast, then a smaller micro-batch,
 #   then a checkpoint around each block.
 # - States that nearly fill the card need fused kernels first, then 8-bit states. A checkpoint alone
@@ -393,9 +372,9 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # %% [markdown] id="plans-text"
 # ## The planner on real models
 #
-# The ladder has six rungs. The planner tries many more plans. It keeps weights and states in
-# float32, and chooses from the plans that fit the one with the shortest predicted time. The table
-# below has its recorded answers for 64 samples per update. This command computes one of them:
+# The planner tries many plans. It keeps weights and states in float32, and chooses from the plans
+# that fit the one with the shortest predicted time. The table below has its recorded answers for 64
+# samples per update. This command computes one of them:
 #
 # ```bash
 # python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
@@ -430,13 +409,7 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # - Each entry begins with micro-batch x accumulation steps. A tenth of the card is left free (10b).
 # - The planner's plans cost less than the rung "checkpoint each block": they recompute only as much
 #   as the memory requires, and the cheapest stages first.
-# - Where an entry says "only with", weights and states don't fit in float32. The planner then shows
-#   what would fit, but uses it only if you pass `--optimizer adamw-8bit` or `--precision bf16`,
-#   since both change the training.
-# - Where nothing fits, use more devices or LoRA.
-#
-# The planner's seconds are predicted, not measured on a GPU. The planner adds up the operations'
-# roofline times (10b) at a fixed share of a card's published speed. That's enough to rank plans.
+# - Where an entry says "only with", weights and states don't fit in float32.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"
@@ -445,7 +418,7 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # models four to ten times larger." We test it with GPT-2's layers of width 768, autocast, and
 # updates of 16 sequences of 1,024 tokens. How many layers fit in 16 GiB? Each layer adds the same
 # number of bytes, so the peak is a straight line in the number of layers. Two predictions give the
-# line, and a third one shows how far the peak is from the line.
+# line.
 
 # %% id="lines"
 WAYS = {
@@ -479,9 +452,6 @@ def deepest(**choices):
     return int((BUDGET - eight) // slope) + 8
 
 
-four, six, eight = (peak(layers, **WAYS["both"]) for layers in (4, 6, 8))
-print(f"at six layers the line is off by {2 * six / (four + eight) - 1:+.2%}")
-
 # %% [markdown] id="guess-larger-text"
 # **Predict.** With both techniques, how many times as many layers fit in 16 GiB as with neither?
 
@@ -500,10 +470,8 @@ table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
 table
 
 # %% [markdown] id="depths-read"
-# With both levers, far more than ten times as many layers fit, because the update is large. Without
-# a lever, all 16 sequences are in memory at once, and their activations leave room for only a few
-# layers. With both levers, weights and states take nearly all of the 16 GiB. So the factor should
-# be lower for a smaller update.
+# With both levers, far more than ten times as many layers fit, because the update is large. So the
+# factor should be lower for a smaller update.
 
 # %% id="by-batch"
 one = {"micro_batch": 1}  # an update of one sample has nothing to accumulate
@@ -517,24 +485,8 @@ pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
 
 # %% [markdown] id="by-batch-read"
 # So no single factor is right for these techniques. The factor grows with the number of samples in
-# an update and with their length. With one short sample per update you can't even double the depth,
-# since weights and states fill the card even without activations.
-#
-# *Wider* models hit the same limit: weights grow with the square of the width, activations only in
-# proportion to it.
+# an update and with their length.
 
-
-# %% id="widths"
-def widest(layers=6, **choices):
-    """Find the widest model that fits; the peak is a parabola in the width."""
-    at = (256, 512, 1024)
-    curve = np.polyfit(at, [peak(layers, width, **choices) for width in at], 2)
-    return 64 * int(max(np.roots(curve - [0, 0, BUDGET]).real) // 64)
-
-
-plain, both = widest(**WAYS["neither"]), widest(**WAYS["both"])
-wider = gpt(6, both).num_parameters / gpt(6, plain).num_parameters
-print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
 
 # %% id="verdicts"
 claims.Verdicts(
