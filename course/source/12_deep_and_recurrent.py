@@ -3,12 +3,9 @@
 #
 # "Works with any architecture", says a guide to checkpointing. This chapter tests that on three
 # extremes: a ResNet with a thousand layers, a network for volumes (3-D images), and a language
-# model with 131,072 tokens. Optional companions add an LSTM over hundreds of steps
-# (`12b_back_through_time`) and mixtures of experts (`12c_recomputing_what_is_random`,
-# `12d_mixtures_in_bytes`).
+# model with 131,072 tokens.
 #
 # For each we ask: does checkpointing save as much as promised, and is the training still the same?
-# In one case it isn't, although all losses are equal to the last bit.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -118,9 +115,6 @@ print(
 pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
-# Segments of 8 blocks need less memory than segments of $\sqrt{333} = 18$, for about the same
-# FLOPs. With both, nearly all blocks run forward twice, which adds a third to the arithmetic.
-#
 # ## Is it the same training?
 #
 # Two ResNets of 110 layers, the *twins*, start with the same weights and train on the same forty
@@ -233,8 +227,7 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # %% [markdown] id="cures-text"
 # ### Three candidates for a cure
 #
-# **A smaller momentum.** With $m' = 1-\sqrt{1-m}$, two updates equal one with $m$. Most forum posts
-# and pytorch-pfn-extras do this.
+# **A smaller momentum.** With $m' = 1-\sqrt{1-m}$, two updates equal one with $m$.
 #
 # **Recompute on copies.** With `context_fn` you give PyTorch two contexts, one around forward and
 # one around recomputation. In the second, the block works on copies of its buffers, which are then
@@ -338,8 +331,7 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
 # update, unless the checkpoint contains a *graph break*, a place where compiled code returns to
-# Python. If you compile, the smaller momentum makes the statistics wrong, and recomputing on copies
-# raises an error, since a compiled checkpoint doesn't accept such a `context_fn`.
+# Python.
 #
 # The other order, a checkpoint around a compiled block, does repeat the update. To find out which
 # case you have, look at `num_batches_tracked`.
@@ -434,8 +426,7 @@ pd.DataFrame({"gradient": seen})
 #
 # PyTorch catches a random branch only if the second run saves fewer tensors, or tensors of a
 # different shape or dtype: it never compares values. It notices a changed input only if the input
-# itself is a positional argument and a PyTorch operation changed it. So it misses inputs in lists
-# and keyword arguments, and changes by NumPy or through `.data`.
+# itself is a positional argument and a PyTorch operation changed it.
 #
 # So compare gradients once, as chapter 05 does. Pass changing state to the block as an argument.
 # Update counters in the training loop, not in `forward`.
@@ -476,14 +467,13 @@ shares.map("{:.0%}".format).to_frame("share of the saved bytes, predicted")
 # Checkpointing helps where bytes are *spread out* over many segments. The U-Net has nearly three
 # quarters of its bytes in two blocks, `up.2` and `down.0`, which work at full resolution. While
 # `up.2`, the last block, is recomputed, all of its activations are in memory at once: half of the
-# total. To save more, store voxels in 16 bits, or train on smaller patches.
+# total.
 #
 # ## Long contexts: what is left?
 #
 # Take Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with.
 # Its 32 blocks are equal, so memory is linear in depth. We predict a model of two layers and one of
-# three, take the difference as one layer's memory, and extrapolate to 32. At 2,048 tokens we
-# compare the result with the whole model's.
+# three, take the difference as one layer's memory, and extrapolate to 32.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?
@@ -538,12 +528,6 @@ def reaches_32_blocks():
             assert seen[way] == 32 * tokens, wrong
 
 
-# %% id="at-depth"
-whole = rows["llama-2-7b, batch 1, seq 2048, bf16, adamw-fused, per-block"]["report"]
-line = sum(at_full_depth(2048, "per-block").values())
-off = line / whole["peak_bytes"] - 1
-print(f"2,048 tokens, 32 layers, per-block: off by {off:.2%}")
-
 # %% id="context"
 ledgers = {}
 for tokens, strategy in itertools.product((32_768, 131_072), ("none", "per-block")):
@@ -557,8 +541,7 @@ title = "Llama 2 7B by context"
 plots.ledger_bars(ledgers, title=title, cards_gib=[80], predicted=list(ledgers))
 
 # %% [markdown] id="context-read"
-# Thirty-two equal blocks are the best case for checkpointing. (This is with fused attention. With
-# eager attention, one layer's scores alone would take one TiB.)
+# Thirty-two equal blocks are the best case for checkpointing.
 #
 # But with checkpoints, activations and temporaries still take a lot of memory. What is in them?
 
@@ -573,8 +556,7 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # %% [markdown] id="head-read"
 # Apart from the blocks' inputs, nearly all of these bytes belong to the output head: several
 # float32 tables with a score for each of the vocabulary's 32,000 tokens at each of 131,072
-# positions. The head is in no block, so no checkpoint around a block helps. Chapter 10d computes
-# the loss for one chunk of positions at a time, and never holds all scores.
+# positions. The head is in no block, so no checkpoint around a block helps.
 #
 # ## Any architecture?
 #
@@ -584,7 +566,7 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # | LSTM (`12b`) | memory grows with $\sqrt T$ or $\log T$, not $T$ | yes; with truncation no |
 # | 3-D U-Net | peak a fifth lower: two blocks keep most | as in the ResNet |
 # | video transformer (`11d`) | its blocks are equal: the best case | yes |
-# | mixture of experts (`12c`) | depends on its blocks | only if tokens go to the same experts |
+# | mixture of experts (`12c`, `12d`) | depends on its blocks | if tokens go to the same experts |
 # | long context | peak divided by four to seven; then the head (`10d`) | yes |
 #
 # For any other model, ask two questions. *Are the bytes spread over many segments?* If so,
