@@ -4,13 +4,10 @@
 # This companion of chapters 03, 04 and 06 is optional: no lab and no later chapter needs it. It
 # tests advice and code that people copy.
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import itertools
 import math
-import statistics
-import time
 from functools import partial
 
 import pandas as pd
@@ -237,8 +234,6 @@ by_length.rename_axis(columns="64 sines, segments of")
 # memory than with $\sqrt n$ segments.
 #
 # For 64 sines, the advice is right about the best length, $\sqrt{64} = 8$ (second table).
-# Longer segments take fewer forwards, because the last segment isn't checkpointed, and so runs only
-# once.
 
 # %% id="verdicts-depth"
 each, (_, deep, real) = "one segment a layer", chains
@@ -275,68 +270,6 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="equal-text"
-# ## Must segments be equally long?
-#
-# On paper, we try all 512 ways to cut ten blocks into segments, and look for the lowest peak. A
-# block keeps $r$ times its input.
-
-# %% id="all-cuts"
-stage = partial(planning.Stage, forward_seconds=1, backward_seconds=2, input_bytes=1)
-
-
-def cut(lengths):
-    blocks = iter(range(sum(lengths)))
-    *before, last = [tuple(itertools.islice(blocks, length)) for length in lengths]
-    return (*before, *last)  # the last segment is kept: its backward comes first
-
-
-def all_cuts(n):
-    return [(s, *rest) for s in range(1, n) for rest in all_cuts(n - s)] + [(n,)]
-
-
-# %% id="best-cuts"
-best_cuts = {}
-for ratio in (1, 4, 16):
-    blocks = (stage(saved_bytes=ratio),) * 10
-    peaks = {one: planning.Plan(blocks, cut(one)).peak_bytes for one in all_cuts(10)}
-    best = min(peaks, key=peaks.get)
-    equal = min(peaks[one] for one in peaks if max(one) - min(one) <= 1)
-    row = {"best lengths": str(best), "units": peaks[best], "nearly equal": equal}
-    best_cuts[f"r = {ratio}"] = row
-pd.DataFrame(best_cuts).T
-
-# %% [markdown] id="seconds-text"
-# The last column is the lowest peak with nearly equal lengths. With a large $r$, that's as low as
-# the best. With a small $r$, the best segments get shorter from first to last: an earlier segment
-# goes backward later, when fewer boundaries wait, so it may be longer.
-#
-# ## Is it a third slower?
-#
-# A third more FLOPs need not be a third more time. If a step waits for a slow data loader, the
-# extra time is less. If it waits for Python to launch kernels, the extra time can be far more,
-# because Python launches the whole forward again and runs the checkpoint's own code (10b). Here,
-# blocks of width 512 keep a CPU busy with matmuls. We time pairs of steps, with and without
-# checkpoints, and take the median ratio.
-
-# %% id="seconds"
-# NBVAL_IGNORE_OUTPUT
-wide = nn.Sequential(*(Block(GPTConfig(d_model=512, num_heads=8)) for _ in range(2)))
-rows = torch.randn(4, 128, 512)
-
-
-def seconds(strategy):
-    start = time.process_time()
-    with segments.applied(wide, strategy):
-        wide(rows).sum().backward()
-    return time.process_time() - start
-
-
-seconds("per-block")  # to warm up
-pairs = [(seconds("per-block"), seconds("none")) for _ in range(3)]
-ratio = statistics.median(frugal / plain for frugal, plain in pairs)
-f"per-block: {ratio - 1:+.0%} time"
-
 # %% [markdown] id="folklore-text"
 # ## Does it help shallow networks?
 #
@@ -369,8 +302,7 @@ pd.DataFrame({"saved of the peak": shallow}).T
 
 # %% [markdown] id="shallow-read"
 # With one block, checkpointing saves next to nothing here, because the block's whole inside comes
-# back. From two blocks on it saves memory. How much depends on the number of blocks, and on the
-# activations' share of the peak.
+# back. From two blocks on it saves memory.
 #
 # ## Which layers?
 #
@@ -380,6 +312,7 @@ pd.DataFrame({"saved of the peak": shallow}).T
 # gradients, and 32 blocks whose middle half works at half the resolution, as in a U-Net.
 
 # %% id="which-sixteen"
+stage = partial(planning.Stage, forward_seconds=1, backward_seconds=2, input_bytes=1)
 few = (stage(saved_bytes=16),) * 4
 heavy = (stage(saved_bytes=16, gradient_bytes=8),) * 32
 ends, middle = stage(saved_bytes=64, input_bytes=4), stage(saved_bytes=16)
@@ -563,8 +496,7 @@ ranges.columns = ["least", "a quarter", "median", "three quarters", "most"]
 ranges.map("{:.0%}".format)
 
 # %% [markdown] id="pairs-table-text"
-# The next table shows each model at its largest batch, with fused attention. If several recipes
-# have that batch, we take the recipe with the largest peak.
+# The next table shows each model at its largest batch, with fused attention.
 
 # %% id="pairs-table"
 without_eager = pairs[~pairs.index.get_level_values("recipe").str.contains("eager")]
@@ -623,8 +555,7 @@ pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="strategies-read"
 # The three strategies that recompute every block add nearly the same arithmetic, at most a third of
-# a step. So arithmetic can't explain why that table has 50, 30 and 25 % more time for one model. A
-# GPU that waits for the CPU can explain it (companion 10b).
+# a step. So arithmetic can't explain why that table has 50, 30 and 25 % more time for one model.
 
 # %% id="verdicts-pairs"
 claims.Verdicts(
@@ -687,8 +618,6 @@ claims.Verdicts(
 # | a closure for each segment | bind the segment as an argument, or gradients are wrong |
 # | a hand-set seed | one mask for ever: leave the RNG to the checkpoint |
 # | every $\sqrt n$ layers | right where a layer keeps only its input |
-# | equal segments | best where $r$ is large; with a small $r$ earlier ones should be longer |
-# | a third slower | at most a third more FLOPs if all weights train; time can rise far more |
 # | deep networks only | what counts is the number of blocks |
 # | the first and last 8 | with equal layers, the choice hardly matters |
 # | attention first | right for one kernel only |
