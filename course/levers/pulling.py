@@ -80,7 +80,7 @@ def pull_levers(
         if tell:
             tell(f"lever {number} of {len(ORDER)}: {name}", pulled)
         try:
-            choices = _choices(name, recipe, speed or Speed())
+            choices = _choices(name, recipe, speed or Speed.of(None))
             if choices.get("micro_batch") == 1 and not same.alone:
                 raise ValueError("the loss compares samples, and one alone has no gradient.")
             wanted = replace(recipe, **choices)
@@ -135,7 +135,7 @@ def filling_micro_batch(recipe: Recipe, speed: Speed | None = None) -> int:
     seconds = list[float]()
     plain = replace(recipe, accumulation=1, checkpointing="none")
     for samples in (1, 2):
-        with recipe.one_rank(), memory.predicting(), Roofline(speed or Speed()) as roofline:
+        with recipe.one_rank(), memory.predicting(), Roofline(speed or Speed.of(None)) as roofline:
             loss, _ = replace(plain, micro_batch=samples).make_loss()
             start, launched = roofline.seconds, roofline.launches
             loss().backward()  # type: ignore[no-untyped-call]

@@ -97,13 +97,13 @@ def seconds_on(key: str, recipe: Recipe) -> dict[str, Any]:
     from tutorial_lib.instruments.emulated import find_card
     from tutorial_lib.instruments.planning.run.roofline import RESTS_ON, TIMED, Speed, lasts
 
-    card = find_card(key).name
-    speed = Speed.of(card)
+    speed = Speed.of(card := find_card(key).name)
     low, high = lasts(recipe.make_step, speed)
     rests = f"{RESTS_ON}: nine in ten were in such a range"
     rests += "" if card in TIMED else ", none of them on this card"
-    if recipe.precision == "fp32" and speed.matmul_flops:
-        rests += "; float32 matmuls are timed without TF32, which PyTorch leaves off unless told"
+    how = "without" if speed.matmul_flops else "with"
+    tf32 = f" (convolutions with TF32, matmuls {how} it)" if speed.has_bfloat16 else ""
+    rests += f"; none in float32{tf32}" if recipe.precision == "fp32" else ""
     return {"card": card, "from": low, "to": high, "rests_on": rests}
 
 

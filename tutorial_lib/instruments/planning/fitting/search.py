@@ -74,7 +74,7 @@ def fit(
     Raises:
         ValueError: When a number is below 1 or too small for the loss, or a name is not known.
     """
-    recipe, speed = Recipe(recipe) if isinstance(recipe, str) else recipe, speed or Speed()
+    recipe, speed = Recipe(recipe) if isinstance(recipe, str) else recipe, speed or Speed.of(None)
     samples = _of_one_rank(recipe, effective_batch, budget_bytes)
     recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
     tell("part 1 of 3: the model's stages, with one sample and with two")
