@@ -6,8 +6,7 @@
 # the loop reports a much *lower* loss than the big batch, because each micro-batch is an easier
 # task.
 #
-# Chapter 08's formula has a premise: each loss depends only on its own sample. In this chapter you
-# see the premise as a picture, break it with BatchNorm and with a contrastive loss, and fix both.
+# Chapter 08's formula has a premise: each loss depends only on its own sample.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -46,8 +45,6 @@ torch.set_num_threads(1)
 # A loop over micro-batches can compute the loss $\ell_i$ only if $\ell_i$ depends on $x_i$ and the
 # parameters, and on no other sample $x_j$. We can test that: take the gradient of each sample's
 # loss with respect to each sample's pixels, and see which gradients are not zero.
-#
-# We test a small digit classifier with different norms.
 
 
 # %% id="net"
@@ -136,8 +133,7 @@ plots.influence(pictures)
 # %% [markdown] id="read-picture"
 # If each loss depends only on its own sample (left), you may split the batch anywhere. With
 # BatchNorm each loss depends on every sample (middle). After a split (right), no loss depends on
-# samples of the other micro-batch. The remaining dependences change too, because each micro-batch
-# is normalized separately.
+# samples of the other micro-batch.
 #
 # ## BatchNorm
 #
@@ -204,15 +200,11 @@ off_in_words
 # LayerNorm and GroupNorm normalize within a sample, so their only error is float64's rounding. With
 # BatchNorm the gradient is wrong, and more so for smaller micro-batches.
 #
-# A different gradient is not always a worse one. The mean and variance of a few samples are noisy,
-# and noise can regularize: Hoffer et al. (2017) split big batches on purpose ("ghost batch
-# normalization"). But the size of the micro-batch is now a hyperparameter of the model.
-#
 # ### Fixes
 #
-# Three fixes are widely recommended. *SyncBatchNorm* computes statistics over all processes. With
-# *frozen statistics*, BatchNorm is in `eval()` while the rest trains. *GroupNorm* replaces
-# BatchNorm, as in diffusion U-Nets. **Which of the three make accumulation exact?**
+# There are three common fixes. *SyncBatchNorm* computes statistics over all processes. With *frozen
+# statistics*, BatchNorm is in `eval()` while the rest trains. *GroupNorm* replaces BatchNorm, as in
+# diffusion U-Nets. **Which of the three make accumulation exact?**
 #
 # **Write.** The last two fixes, `frozen` and `with_groups`. You need `model.named_modules()`,
 # `nn.BatchNorm2d` and `model.set_submodule(name, layer)`. The model is in float64, so new layers
@@ -349,8 +341,7 @@ plots.training_curves(curves, title=title, log="xy", **words)
 # halves of digits, with one encoder for each. Each left half has one partner, and the other $B-1$
 # right halves are its *negatives*. The score of two halves is the dot product of their embeddings,
 # $u$ (left) and $v$ (right), times a learned scale $s$. The loss is a cross-entropy in which the
-# right answer for row $i$ is column $i$ (van den Oord et al., 2018; in both directions as in
-# Radford et al., 2021):
+# right answer for row $i$ is column $i$ (CLIP averages both directions):
 #
 # $$ \ell_i = -\log \frac{\exp(s\, u_i \cdot v_i)}{\sum_{j=1}^{B} \exp(s\, u_i \cdot v_j)} $$
 
@@ -516,7 +507,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 #
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
 # it as a number. If `replay` is true, restore a part's random state from `states` before its second
-# pass. The reason follows after the exercise.
+# pass.
 
 
 # %% id="cached"
@@ -601,10 +592,10 @@ def is_cached():
 
 
 # %% [markdown] id="replay-text"
-# Without dropout, cached gradients equal the big batch's. Dropout needs one more step: the second
-# pass must draw the same masks as the first. Otherwise the cache belongs to different embeddings.
-# So step one records the random state before each micro-batch, and step three restores it, which
-# *replays* the masks. **Without replay, is the gradient's error noise or bias?**
+#  Dropout needs one more step: the second pass must draw the same masks as the first. Otherwise the
+#  cache belongs to different embeddings. So step one records the random state before each
+#  micro-batch, and step three restores it, which *replays* the masks. **Without replay, is the
+#  gradient's error noise or bias?**
 #
 # To measure that, we compare with a big batch. It must draw the same masks as the parts do, so we
 # embed it part by part, but keep all graphs in memory.
@@ -699,9 +690,7 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 
 # %% [markdown] id="read-replay"
 # With replay the error averages out, so it is noise. Without replay, part of the error stays,
-# because the cache and the second pass use different masks. The reported loss doesn't show this
-# bias. (On a GPU the masks come from the GPU's own generator: save its state too, with
-# `torch.cuda.get_rng_state()`.)
+# because the cache and the second pass use different masks.
 #
 # ### The same with `checkpoint`
 #
@@ -730,11 +719,7 @@ table.round(2)
 # %% [markdown] id="read-checkpointing"
 # Cached gradients are checkpointing with one segment for each micro-batch. The segments divide the
 # *batch* instead of the model's depth. On one device, use `checkpoint`, which restores the random
-# state. It doesn't restore buffers that forward changes, such as spectral norm's (lab 07). If the
-# loss is computed on another device, write the two passes yourself.
-#
-# The claim "Larger effective batches are particularly good for contrastive learning" is incomplete:
-# what helps is the larger *pool of negatives*, and plain accumulation doesn't enlarge it.
+# state.
 #
 # ## Verdicts
 
@@ -841,13 +826,11 @@ your_run.apply("09", update=by_targets)
 # </details>
 #
 # **3.** BatchNorm's mean over 64 images has some error. By what factor is the error larger with a
-# micro-batch of 4? If you average the 16 micro-batches' gradients, does the gradient's error
-# disappear?
+# micro-batch of 4?
 #
 # <details><summary>Answer</summary>
 #
-# By a factor of $\sqrt{64/4} = 4$. Averaging removes noise, but not a bias. There is a bias,
-# because each micro-batch's gradient belongs to a different loss from the big batch's.
+# By a factor of $\sqrt{64/4} = 4$.
 # </details>
 
 # %% [markdown] id="summary"
@@ -860,5 +843,4 @@ your_run.apply("09", update=by_targets)
 #   restore the random state for the second pass.
 #
 # In lab 07, `lab07_cached_gradients`, you write cached gradients for any number of encoders and any
-# loss. The companion `09b_learning_rates` is optional. Chapter 10 takes checkpointing and
-# accumulation to transformers.
+# loss. The companion `09b_learning_rates` is optional.
