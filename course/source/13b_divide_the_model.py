@@ -28,13 +28,11 @@ from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.nn import functional as F
 from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
-from transformers import LlamaConfig, LlamaModel
 
 from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import figures, ranks
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.units import GIB
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
@@ -103,9 +101,8 @@ four = ranks.start(N)  # the line below, if there is one, depends on your machin
 #                      ◄──────────────◄──────────────◄─────── gradients
 # ```
 #
-# Consecutive blocks on one rank are a *stage*. Each stage sends its output to the next, and gets
-# the output's gradient back. The batch is cut into micro-batches, so that all ranks can work at the
-# same time.
+# Consecutive blocks on one rank are a *stage*. The batch is cut into micro-batches, so that all
+# ranks can work at the same time.
 #
 # A **schedule** says which rank does what next. GPipe runs all forwards, then all backwards. 1F1B
 # (one forward, one backward) starts the first backward as soon as possible, then alternates the
@@ -210,25 +207,14 @@ print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
 pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 
 # %% [markdown] id="pipeline-read"
-# - **GPipe**: each rank holds the activations of a quarter of the layers, but for all eight
-#   micro-batches.
 # - **1F1B**: however many micro-batches there are, at most four are in flight on rank 0, and one
 #   fewer on each next rank.
-# - **Interleaved**: ranks hold more activations than with 1F1B, but wait less.
 # - **Checkpointed**: a micro-batch in flight keeps only each block's input and the stage's output.
-#   The rest of a block's activations are in memory for one block at a time. With GPipe, what a rank
-#   keeps grows with the number of micro-batches.
+#   The rest of a block's activations are in memory for one block at a time.
 #
 # **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
-# default, each `step` adds its gradients to `.grad`, and then divides all of `.grad` by its number
-# of micro-batches, earlier steps' gradients included. Two equal steps of four micro-batches then
-# give $(1 + 4) / 4 = 1.25$ times one step's gradient, not twice (PyTorch 2.13.0 and 2.15.0). With
-# `False`, divide the gradients once, before the optimizer's step.
-#
-# **Inside a stage use `use_reentrant=False`.** The first stage's input requires no gradient. With a
-# reentrant checkpoint around the stage, its output then requires none either, and that output is
-# the next stage's input. So in every stage all gradients are None (with PyTorch 2.11, in the first
-# stage alone), without an error.
+# default, each `step` divides earlier steps' gradients again. With `False`, divide once, at the
+# end.
 #
 # ## Why do a pipeline's ranks wait?
 #
@@ -268,8 +254,7 @@ for rank in range(4):
     SCHEDULES["interleaved"].append(order(2 * (3 - rank) + 4, forwards, backwards))
 
 # %% [markdown] id="clock-text"
-# Each block takes one unit of time in forward and two in backward. A stage begins as soon as its
-# rank is free and its input has arrived.
+# Each block takes one unit of time in forward and two in backward.
 #
 # **Predict.** Each rank works for 48 units: 8 micro-batches times two blocks times 1 + 2 units. How
 # many units does the whole 1F1B update take, with the waiting?
@@ -311,10 +296,6 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # The white area is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble,
 # so 1F1B saves memory for free. The interleaved schedule has half the bubble. But it sends more,
 # since each micro-batch passes through eight stages instead of four.
-#
-# **Zero-bubble** schedules (Qi et al., 2023) split backward into two parts. A rank first computes
-# the gradient of the stage's input, since the previous rank is waiting for it. It computes the
-# gradient of the weights later, when it would otherwise wait.
 #
 # ## Tensor parallelism: divide the inside of a layer
 #
@@ -450,15 +431,14 @@ show(tensor_ways)
 # ## Context parallelism: divide the sequence
 #
 # ![Ring: each of four ranks attends to its own part of the keys and values, and sends that part to
-# the next rank. Then it attends to the part that it received, and so on. Ulysses: an all-to-all
+# the next rank. Ulysses: an all-to-all
 # gives each rank all tokens of its own heads, and a second all-to-all brings the results
 # back.](figures/13b-ring-ulysses.svg)
 #
 # If a sequence is too long for one rank, each rank can take a part of its tokens through the whole
 # model. Only attention needs the other ranks' tokens. In **ring attention** (Liu et al., 2023),
 # each rank's keys and values travel around all ranks. In **Ulysses** (Jacobs et al., 2023), the
-# ranks exchange data so that each has all tokens of some heads. Each rank computes attention for
-# its heads, and a second exchange brings the results back.
+# ranks exchange data so that each has all tokens of some heads.
 #
 # In a ring, each rank sees the keys one part at a time, but softmax needs the scores of all keys.
 # So for each query the rank keeps the largest score so far (`top`), and the sum of
@@ -622,39 +602,11 @@ print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}"
 # one head for each rank. A ring has no such limit, and it can send one part while it computes with
 # another.
 #
-# ### 128k tokens in the ledger
-#
-# The next cell predicts what each rank keeps for Llama-3-8B in bfloat16, if 1 to 8 ranks divide one
-# sequence of 131,072 tokens. Each of the 32 blocks is checkpointed.
-
-
-# %% id="long"
-# @title What one rank keeps: run this cell; open it to look
-def inside_block(tokens):
-    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32}
-    sizes |= {"num_key_value_heads": 8, "num_hidden_layers": 1, "vocab_size": 8}
-    with memory.predicting():
-        body = LlamaModel(LlamaConfig(**sizes)).bfloat16()
-        rows = torch.randn(1, tokens, 4096, dtype=torch.bfloat16, requires_grad=True)
-        return memory.saved(
-            lambda: body(inputs_embeds=rows)[0], params_of=body
-        ).num_bytes
-
-
-table = {}
-for size in (1, 2, 4, 8):
-    tokens = 131072 // size
-    parts = 32 * tokens * 4096 * 2, inside_block(tokens), tokens * 128256 * 4
-    table[size] = [round(part / GIB, 1) for part in parts]
-heads = ("boundaries, GiB", "one block inside, GiB", "logits in float32, GiB")
-pd.DataFrame.from_dict(table, orient="index", columns=heads).rename_axis("ranks")
-
-# %% [markdown] id="long-read"
 # Context parallelism divides whatever is stored per token. It divides no weights, gradients or
-# states. Use FSDP2 for those. Each of the table's columns also has a lever of its own: offload for
-# the boundaries (07d), tiles for one block's inside (10g), and a chunked loss for the logits (10d).
+# states. Use FSDP2 for those.
 #
 # ## Pipeline and tensor parallelism, compared with one process
+
 
 # %% id="all-rows"
 for rank in (0, 3):
