@@ -6,8 +6,6 @@
 # authors measured their claims. And nearly every tutorial adds: "The accumulated gradient is
 # mathematically exact." With rows of different lengths that's false, and no error is raised.
 #
-# In this chapter you write the loop, compare it with one big batch, and try its common mistakes.
-#
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
@@ -205,8 +203,7 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
 # It doesn't. But the four columns with an effective batch of 32 all have different peaks. So the
-# micro-batch determines the memory, not the effective batch. Only 8 x 1 needs a bit less than
-# 8 x 2: when its single micro-batch peaks, there are no gradients yet.
+# micro-batch determines the memory, not the effective batch.
 #
 # ## Is it the same update?
 #
@@ -276,24 +273,8 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # The gradients are not equal to the last bit: the loops add the same numbers in different orders,
 # and each addition rounds. The "bound" says how far apart two correct loops may be.
 #
-# <details><summary>Where the bound comes from</summary>
-#
-# A sum of $n$ terms is rounded $n$ times, each with a relative error of at most $u$, half the
-# type's epsilon. Some roundings go up and some down, so their sum grows with $\sqrt n$, not with
-# $n$. Our rule of thumb follows Higham and Mary (2019). Take the sum of the terms' absolute values.
-# If you add the terms in another order, the result changes by less than this fraction of that sum:
-#
-# $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
-#
-# The $\lambda$ says how sure we want to be. A gradient has one term per token here, so
-# $n = 24 \cdot 64$.
-# </details>
-#
-# `assert_same_training`, which `verdict` calls below, uses this bound as its tolerance. It calls
-# both loops twice and compares all that training changes, from the loss to the optimizer's states.
-# **Compare in float64, with dropout off**: then rounding is tiny and no random mask differs, so a
-# bug shows. In bfloat16 the bound is so wide that a wrong loop would pass, so the function refuses
-# this dtype.
+# `assert_same_training`, which `verdict` calls below, uses this bound as its tolerance. **Compare
+# in float64, with dropout off**: then rounding is tiny and no random mask differs, so a bug shows.
 #
 # ## The forgotten division
 #
@@ -675,13 +656,12 @@ def update_is_right():
 
 
 # %% [markdown] id="read-mistakes"
-# Four mistakes are common, and none raises an error:
+# Three mistakes are common, and none raises an error:
 #
 # - *Clipping in each micro-batch*: each clip shrinks the earlier micro-batches' gradients again.
 # - *Unscaling too late, or never*: the clip then sees gradients that are still multiplied by the
 #   scale, and shrinks them too much.
 # - *Stepping the scheduler in each micro-batch*: the schedule runs `num` times too fast.
-# - *Not dividing*: clipping removes the extra factor, so only the logged loss shows the mistake.
 #
 # ## The other price: time
 #
@@ -884,6 +864,5 @@ your_run.apply("08", update=in_micro_batches)
 # - Say what accumulation saves (activations) and what it costs (one copy of the gradients, and time
 #   if micro-batches are small).
 #
-# In chapter 09 a sample's loss depends on other samples: BatchNorm and contrastive losses mix them.
 # In lab 06, `lab06_exact_accumulation`, you write one step that handles all of this chapter's
 # cases. The companions `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.
