@@ -6,8 +6,6 @@
 # something for activations". Each of the three figures is right for some program. But in ordinary
 # PyTorch code they never occur together, and the activations can take more than all three combined.
 #
-# In this chapter you take the sum apart with a meter and put it together again on paper.
-#
 # **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
@@ -113,7 +111,7 @@ table["states / parameters"] = multiples
 table.round(2)
 
 # %% [markdown] id="read-residents"
-# The table tests three common beliefs.
+# The table tests two common beliefs.
 #
 # - **"Autocast halves the model."** It doesn't. Autocast, PyTorch's mixed precision, computes in
 #   bfloat16, but parameters, gradients and optimizer states stay in float32: 16 bytes per parameter
@@ -122,9 +120,6 @@ table.round(2)
 #   so 14 GB of bfloat16 parameters bring 28 GB of states. bitsandbytes' AdamW with `optim_bits=32`
 #   and Apex's FusedAdam keep float32 states even for bfloat16 parameters: 56 GB. A program that
 #   also keeps a float32 copy of the weights (a *master copy*) needs 16 bytes per parameter in all.
-# - **"Optimizer states take 2 to 8 times the parameters."** In this table they take at most twice
-#   as much as the parameters. Float32 states for bfloat16 parameters take 4 times as much, or 6 if
-#   a master copy counts as a state.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte each per parameter. Adafactor
 # (Shazeer and Stern, 2018) keeps only one number per row and one per column of each matrix.
@@ -164,10 +159,8 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # projection. The MLP half keeps 10: the inputs of the norm and of the first linear layer, and the
 # input and the output of GELU, four each.](figures/block-units.svg)
 #
-# That's sixteen units, more than half of them in the MLP, which is four times as wide inside. (Each
-# norm also keeps two statistics per token.) The next formula gives the bytes of all activations of
-# the whole model in float32, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$
-# layers:
+# That's sixteen units. The next formula gives the bytes of all activations of the whole model in
+# float32, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers:
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
@@ -218,8 +211,7 @@ theory.round(2)
 
 # %% [markdown] id="read-theory"
 # Both formulas are accurate to 0.25 %, for *this* block. Other kinds of block have another constant
-# in place of 16. Some attention code also stores the scores, one number for each head and each pair
-# of tokens, which adds a term with $T^2$ (chapters 01b and 03).
+# in place of 16.
 #
 # ## When is the peak?
 #
@@ -230,9 +222,7 @@ theory.round(2)
 # | start of the backward pass | all | all | hardly any | **all** | gradients of the logits |
 # | the update | all | all | **all** | none | the parameters once more (`foreach`) |
 #
-# On a GPU, `foreach` is the default. A network whose last layers hold most of the weights, such as
-# a VGG, has a third candidate: in the middle of the backward pass, most gradients *and* most
-# activations are in memory. Lab 01 covers it.
+# On a GPU, `foreach` is the default.
 
 # %% id="peak"
 gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
@@ -273,8 +263,7 @@ both = {"none": before.at_peak, "per-block": after.at_peak}
 plots.ledger_bars(both, title="Peak, counted")
 
 # %% [markdown] id="read-panacea"
-# Parameters and optimizer states are the same in both bars. Gradients appear only in the second
-# bar, because its peak is the update.
+# Gradients appear only in the second bar, because its peak is the update.
 #
 # ## Micro-batch and effective batch
 #
@@ -330,9 +319,6 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 # micro-batch of 4, accumulating costs one copy of the gradients (one P, the size of the
 # parameters). From the second micro-batch on, the gradients of the earlier ones are in memory while
 # new activations build up.
-#
-# Adding GPUs doesn't free memory on any of them, as long as each holds the whole model (chapter
-# 13).
 #
 # ## What the meter does not see
 #
@@ -504,5 +490,4 @@ claims.Verdicts(
 # - Say at which of the two moments a technique lowers memory, and at which the peak is.
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Companion `01b_more_levers` is optional:
-# it has a memory calculator, LoRA, paged states, long sequences and images. Chapter 02 shows five
-# published mistakes in measuring.
+# it has a memory calculator, LoRA, paged states, long sequences and images.
