@@ -233,12 +233,10 @@ figures.roofline(speeds, card="A100", tokens=2048, width=4096)
 
 # %% [markdown] id="roofline-read"
 # This is a *roofline*. An operation takes as long as its arithmetic or its memory traffic,
-# whichever is longer. Left of the ridge (the dotted line), the traffic takes longer. In the lower
-# panel, the cheapest results to drop come first. Move the sliders, and pick your card.
+# whichever is longer. Left of the ridge (the dotted line), the traffic takes longer.
 #
 # - **Norms and GELU** need no matmul, but they read and write memory.
-# - **Linear layers** with $C$ inputs cost $2C$ FLOPs per element of the result. With few tokens
-#   they wait for their weights to be read.
+# - **Linear layers** with $C$ inputs cost $2C$ FLOPs per element of the result.
 # - **Attention** over $T$ tokens costs $4T$ FLOPs per element of the result.
 
 
@@ -292,14 +290,13 @@ title = "Cheapest tensors first: eager attention's scores fall for next to nothi
 plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
 
 # %% [markdown] id="selective-text"
-# The curve of eager attention starts far higher and falls almost straight down, because the scores
-# take a lot of memory but little arithmetic. **Selective recomputation** (Korthikanti et al., 2022)
-# drops only the scores. A fused kernel never keeps scores, so "checkpoint attention only" is poor
-# advice with today's kernels.
+# Eager attention's scores take a lot of memory but little arithmetic. **Selective recomputation**
+# (Korthikanti et al., 2022) drops only the scores. A fused kernel never keeps scores, so
+# "checkpoint attention only" is poor advice with today's kernels.
 #
 # ## Which module to wrap?
 #
-# Here brackets are a segment: what is inside is dropped and recomputed. The `+` adds the residual.
+# Here brackets are a segment: what is inside is dropped and recomputed.
 #
 # ```text
 # none              norm_1    attention  +    norm_2    mlp  +
@@ -508,9 +505,8 @@ pd.DataFrame(table).T
 # wait. Pull each norm into the segment.
 #
 # Does the advice hold if the boundaries are in the host's memory, as in chapters 07d and 10? Here
-# NumPy arrays stand in for that memory. The next table shows what `halves` saves over `per_block`,
-# with boundaries on the device and on the host. *Kept* is the peak without temporary tensors. The
-# last column is the FLOPs that `halves` recomputes, as a multiple of `per_block`'s.
+# NumPy arrays stand in for that memory. In the table, *kept* is the peak without temporary tensors.
+# The last column is the FLOPs that `halves` recomputes, as a multiple of `per_block`'s.
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -535,8 +531,8 @@ another = pd.DataFrame(another).T.round({"peak": 1, "kept": 1, "recomputed, time
 another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
-# With boundaries on the host, `halves` saves the same percentage with 16 blocks as with 4. With
-# fused attention, it saves as much of the *kept* bytes as the advice says.
+# With fused attention and boundaries on the host, `halves` saves as much of the *kept* bytes as the
+# advice says.
 #
 # ## Can we choose by operation?
 #
@@ -561,9 +557,8 @@ def name_of(op, args):
 # %% [markdown] id="write-store"
 # **Write.** `Store`'s `__torch_dispatch__`. It is called for every operation, runs the operation,
 # and returns the result. If the operation's name is in the set `keep`, it also appends the detached
-# result to the list `store`. (Without `detach`, a forward without a backward would leak memory.) A
-# result may be a tensor or a tuple: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)`
-# detaches either.
+# result to the list `store`. A result may be a tensor or a tuple: `tree_map_only(torch.Tensor,
+# torch.Tensor.detach, out)` detaches either.
 
 
 # %% id="by-hand"
@@ -723,8 +718,7 @@ print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
 # If you are a little over your memory budget, try `all but down` first, since it runs no matmul
-# twice. The published measurement is of a policy that repeats some matmuls. It made a step's time
-# grow a little more than its FLOPs.
+# twice.
 #
 # The table's last row, `all matmuls`, is a trap. The result of `down` is among the block's most
 # expensive ones, but no recomputation needs it. That result is only added to the residual, and the
@@ -850,10 +844,6 @@ def hidden_of(model, tokens):
 # %% id="apply"
 your_run.apply("07", hidden_of=hidden_of)
 
-# %% [markdown] id="your-run-read"
-# 06c's plan recomputes slightly less than this policy, but adds more than twice as much memory to
-# chapter 05's checkpoints.
-
 # %% [markdown] id="three-problems"
 # ## On paper
 #
@@ -866,12 +856,11 @@ your_run.apply("07", hidden_of=hidden_of)
 # </details>
 #
 # **2.** A model has 32 layers of width 4096 and runs on 4096 tokens, in bfloat16. How many bytes
-# does it take to keep the result of each `qkv`, and how many FLOPs does that save?
+# does it take to keep the result of each `qkv`?
 #
 # <details><summary>Answer</summary>
 #
-# $3 \cdot 4096 \cdot 4096 \cdot 2$ bytes are 96 MiB a layer, 3 GiB in all. Keeping them saves
-# $2 \cdot 4096^2 \cdot 3 \cdot 4096$ FLOPs a layer, 0.41 TFLOP, and 13 TFLOP in all.
+# $3 \cdot 4096 \cdot 4096 \cdot 2$ bytes are 96 MiB a layer, 3 GiB in all.
 # </details>
 #
 # **3.** A block keeps $r = 16$ units, and each of its halves keeps 8. With 12 blocks, which has the
@@ -891,5 +880,4 @@ your_run.apply("07", hidden_of=hidden_of)
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
 # Chapter 07d moves to the host what is too expensive to recompute. The optional
-# `07b_held_and_evicted` shows why a checkpoint may free nothing, and how to choose what to drop
-# while the model runs.
+# `07b_held_and_evicted` shows why a checkpoint may free nothing.
