@@ -1,8 +1,7 @@
 # %% [markdown] id="title"
 # # Appendix: other frameworks
 #
-# Every framework that computes gradients keeps tensors for backward. The large frameworks can also
-# recompute these tensors, and call it checkpoint, remat or recompute.
+# Every framework that computes gradients keeps tensors for backward.
 #
 # Here the same model, with the same weights, runs in PyTorch, JAX, TensorFlow and Keras. You
 # compare gradients, count the bytes kept for backward, and see what JAX's compiler, XLA, does with
@@ -16,10 +15,7 @@
 # JAX's module libraries: Flax NNX, Linen, Haiku.
 
 # %% id="imports"
-import io
 import math
-from collections import Counter
-from contextlib import redirect_stdout
 from functools import partial
 from operator import itemgetter
 from unittest.mock import patch
@@ -54,10 +50,8 @@ frameworks.leave_out_cells("jax", "tensorflow", "keras")
 # weights as NumPy arrays, with matrices of shape (inputs, outputs). One *unit* is the size of one
 # block's input.
 #
-# For each framework we count the units kept without and with its checkpoint wrapper. We also
-# compare the gradients that we get with the wrapper to PyTorch's gradients without one. The error
-# of a weight's gradient is its largest difference from PyTorch's gradient, as a share of the
-# largest entry in PyTorch's.
+# The error of a weight's gradient is its largest difference from PyTorch's gradient, as a share of
+# the largest entry in PyTorch's.
 
 # %% id="model"
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4
@@ -320,22 +314,7 @@ ratio = kept["none"] / rows["PyTorch"][0]["none"]
 print(f"{ratio:.1f} times PyTorch's{beside(guess, ratio)}")
 
 
-# %% id="jax-residuals"
-# needs jax
-from jax.ad_checkpoint import print_saved_residuals
-
-for name, run_block in BLOCKS.items():
-    with redirect_stdout(io.StringIO()) as text:
-        print_saved_residuals(run_block, jax_weights[0], jax_x)
-    lines = [line.split(" from ")[0] for line in text.getvalue().splitlines()]
-    kept = [line for line in lines if line.count("4,128") and "output" in line]
-    print(f"{name}: {len(kept)} outputs", *Counter(kept).most_common(), sep="\n  ")
-
 # %% [markdown] id="policies-text"
-# `print_saved_residuals` lists residuals without running anything. The list above is for one block,
-# without its arguments. Compiling forward drops none of these residuals. Backward is a separate
-# program here, so forward must return everything that backward reads.
-#
 # ### Policies
 #
 # A *policy* says for each residual whether it's kept or recomputed, as in chapter 07. In JAX it is
@@ -367,9 +346,6 @@ for name in POLICIES:
 # In each block the last matmul's result is only added to `x`, so no gradient needs it. That leaves
 # 13 of the 14 units for each of the three blocks, plus the 4 units of the plain wrapper.
 #
-# The policy with `no_batch_dims` keeps the results of the linear layers, but recomputes those of
-# attention's two matmuls, which take a lot of memory and few FLOPs.
-#
 # ## What does the compiler keep?
 #
 # ```text
@@ -385,8 +361,7 @@ for name in POLICIES:
 #
 # JAX asks the compiler to follow the plan. Around each recomputed block it puts an *optimization
 # barrier* (`prevent_cse=True`). The barrier should stop XLA from noticing that the recomputation
-# equals the first run, and from keeping the first run's results instead. We count the barriers
-# before and after compilation.
+# equals the first run, and from keeping the first run's results instead.
 #
 # **Predict.** The three blocks are compiled for a CPU. Divide the bytes that `per block` needs by
 # the bytes that `none` needs. What do you get?
@@ -421,10 +396,10 @@ print(f"barriers handed to the compiler: {handed_over}, left in its program: {le
 # %% [markdown] id="scan-text"
 # On the CPU, `per block` needs more FLOPs, so it does recompute blocks, but it saves no memory (JAX
 # 0.10.2). This backend drops the barriers, so the recomputation may run long before backward needs
-# it. That can't be the whole reason, since JAX 0.12.0.1 drops them too, and does save memory.
+# it.
 #
-# A loop saves memory in both of these JAX versions. `jax.lax.scan` runs one block over stacked
-# weights. Its backward is a second loop, and only that loop recomputes.
+# A loop does save memory. `jax.lax.scan` runs one block over stacked weights. Its backward is a
+# second loop, and only that loop recomputes.
 
 
 # %% id="scan"
@@ -528,9 +503,8 @@ tf_report("TensorFlow", steps)
 # The scope's mode says which layers are checkpointed: with `full` all of them, and with
 # `list_of_layers` only those that you name.
 #
-# The documentation of `RematScope` says "This should be used when initializing the layer" and, in
-# the next sentence, "Rematerialization applies at execution time, not at creation time". So we try
-# both: creating the layers inside the scope, and calling them inside it.
+# The documentation contradicts itself on where the scope must be. We try both: creating the layers
+# inside the scope, and calling them inside it.
 #
 # **Predict.** `list_of_layers` names the three blocks. How many units are kept for backward if the
 # layers are only *called* inside the scope?
@@ -598,13 +572,12 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 
 # %% [markdown] id="keras-read"
 # The scope takes effect where the layer is *created*. Around a call it silently does nothing.
-# `full` checkpoints each block and also the layers inside it. That lowers the peak, but the dense
-# layers' matmuls run a third time.
+# `full` also checkpoints the layers inside each block.
 #
 # ## Side by side
 #
 # *Waiting* is what is kept for backward. *Peak* is the most that a step holds at once, without the
-# weights. (JAX's peak is predicted by XLA, for one CPU program.)
+# weights. (JAX's peak is XLA's prediction for one CPU program, whose small operations it fuses.)
 
 # %% id="side-by-side"
 # NBVAL_IGNORE_OUTPUT
@@ -627,12 +600,7 @@ plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 # %% [markdown] id="end"
 # Without a wrapper, the frameworks keep very different numbers of bytes, because they split the
 # same formulas into different operations. With a wrapper they keep nearly the same, because little
-# more than the boundaries is kept. So the percentage that checkpointing saves depends on the
-# framework: on how much it keeps without a wrapper.
-#
-# JAX's bars are for two programs: they show what a compiled forward returns for a separate
-# backward. JAX's peaks in the table are for one program, in which XLA can fuse operations. So
-# without a wrapper, JAX's peak is below its bar. The other frameworks' numbers are from eager mode.
+# more than the boundaries is kept.
 
 # %% id="verdicts"
 # needs jax, tensorflow, keras
@@ -656,19 +624,7 @@ claims.Verdicts(
         f"to XLA, {left} left in its program for the CPU", "counted", "barriers"),
 )  # fmt: skip
 
-# %% [markdown] id="where-does-it-come"
-# ## Where does checkpointing come from?
-#
-# ```text
-# 1992  Griewank             checkpointing for programs that differentiate other programs
-# 2000  Revolve              the best schedule for a chain (Griewank and Walther)
-# 2016  Chen et al.          deep networks: the √n segments of chapter 06
-# 2019  Rotor, Checkmate     dynamic and integer programming choose (Beaumont; Jain)
-# 2021  DTR                  choose while the program runs (Kirisame et al.; 07b)
-# 2022  Korthikanti et al.   choose by operation (chapter 07)
-#       compilers            PyTorch's partitioner (chapter 07), XLA after JAX's plan
-# ```
-#
+# %% [markdown] id="summary"
 # ## What you can now do
 #
 # - Find the checkpoint wrapper in a framework you don't know, and test that it doesn't change the
