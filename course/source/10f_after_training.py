@@ -23,7 +23,7 @@ from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 from tutorial_lib import blanks, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import published
-from tutorial_lib.units import GIB, MIB
+from tutorial_lib.units import GIB
 
 torch.set_num_threads(1)  # sums in one order
 
@@ -313,84 +313,12 @@ plots.ledger_bars(
 # offload the optimizer states meanwhile (chapter 07d). LoRA saves more: few weights have states,
 # and the reference is the policy with its adapters off, not a second model.
 #
-# **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100, for plain
-# PyTorch and for its own kernel. Each implementation has two heads, for policy and reference.
-# Liger's script creates all four before it measures, so each measurement includes two unused heads.
-
-# %% id="liger"
-# @title Published rows, and their loss: run this cell; open it to look
-# linkedin/Liger-Kernel@2120862, benchmark/data/all_benchmark_data.csv, 2025-08-05,
-# fused_linear_grpo_loss_token, "full": answers, MiB of plain torch, MiB of Liger
-LIGER = {2: (9083.3, 7344.8), 4: (13138.3, 7408.8), 8: (21250.4, 7536.8)}
-LIGER |= {16: (37474.5, 7792.9)}
-
-
-def grpo(now, reference):
-    """Return the tokens' mean loss when rollout and update use the same weights."""
-    apart, ratio = reference - now, (now - now.detach()).exp()
-    return (0.04 * (apart.exp() - apart - 1) - ratio).mean()
-
-
-def as_written(heads, hidden, other, targets):
-    """The loss as in Liger's test: all logits are local variables of one function."""
-    logits = hidden @ heads[0].weight.T
-    now = logits.float().log_softmax(-1).gather(-1, targets[:, None])
-    with torch.no_grad():
-        theirs = other @ heads[1].weight.T
-        logs = theirs.float().log_softmax(-1)
-        before = logs.gather(-1, targets[:, None])
-    return grpo(now, before)
-
-
-def by(way, heads, hidden, other, targets):
-    now = way(heads[0], hidden, targets)
-    with torch.no_grad():
-        before = way(heads[1], other, targets)
-    return grpo(now, before)
-
-
-def peak(loss_of, answers, tokens=1024, words=128256, width=4096):
-    rows = partial(torch.randn, answers * tokens, width, dtype=torch.bfloat16)
-    make_head = partial(nn.Linear, width, words, bias=False, dtype=torch.bfloat16)
-
-    def make_step():
-        heads = nn.ModuleList(make_head() for _ in range(4))
-        hidden, other = rows(requires_grad=True), rows()
-        targets = torch.randint(words, (answers * tokens,))
-        return lambda: loss_of(heads, hidden, other, targets).backward(), heads, None
-
-    return memory.predict(make_step).peak_bytes / MIB
-
-
-# %% id="liger-table"
-ways = as_written, partial(by, usual), partial(by, log_probs)
-table = {}
-for answers, (torch_mib, liger_mib) in LIGER.items():
-    mine = [peak(way, answers) for way in ways]
-    table[answers] = [f"{n:.1f}" for n in (torch_mib, *mine, liger_mib)]
-columns = ["torch, A100", "predicted", "by `usual`", "in chunks", "Liger, A100"]
-print("MiB by number of answers")
-pd.DataFrame.from_dict(table, orient="index", columns=columns)
-
-# %% [markdown] id="read-liger"
-# - With plain PyTorch, every A100 peak exceeds our prediction by about the same few MiB: cuBLAS's
-#   workspace.
-# - The column *by `usual`* needs less memory, because each model's logits are freed when its call
-#   of `usual` returns. In the two columns before, the policy's logits are a local variable of the
-#   loss, so they stay while the reference's logits are computed.
-# - *In chunks*, the peak is mostly tensors that are each as large as a head: the four heads, a
-#   gradient, and sums of gradients. Liger computes the whole loss and its gradients in forward,
-#   like 10d, and adds them in place. So it holds one fewer sum than we do.
-#
 # ## Which tokens do you divide by?
 #
 # An update's loss is a mean over the tokens of *all* its answers, computed in micro-batches. So
-# chapter 08 applies: count first, then divide each sum by the same number. But here it's easier to
-# pick a wrong count: a rollout may serve several updates, and the trainer may divide the loss once
-# more, by the number of micro-batches.
+# chapter 08 applies: count first, then divide each sum by the same number.
 #
 # In the next cells, `batch` holds 64 answers. Its `mask` is 0 after the end of an answer.
-
 
 # %% id="rollout"
 END, LONGEST_SMALL, GROUP = 0, 16, 8  # the token that ends an answer, tokens, answers
@@ -559,10 +487,8 @@ pd.DataFrame.from_dict(
 
 # %% [markdown] id="read-reports"
 # In the second row, the trainer also divides by its eight accumulation steps, so an eighth of the
-# gradient is left. (The thread had four steps, and reported a quarter.) In the fourth row, an
-# update has four rollouts' micro-batches, and each loss is divided only by its own rollout's
-# tokens. For the third and fourth rows, the thread reported half and four times the right gradient.
-# Our factors differ a little, because our answers differ in length.
+# gradient is left. In the fourth row, an update has four rollouts' micro-batches, and each loss is
+# divided only by its own rollout's tokens.
 #
 # In the last two rows the *direction* is wrong too, because micro-batches with short answers weigh
 # more.
@@ -619,13 +545,9 @@ print(f"first peak: {early.peak_bytes}, last peak: {late.peak_bytes}")
 plots.step_timeline(late)
 
 # %% [markdown] id="read-timeline"
-# In the rollout the cache grows token by token. The reference's log-probabilities are a short peak,
-# and each of the update's two micro-batches is a hill.
-#
 # Answers are now several times as long as at first, but the peak is the same. A batch is padded to
 # its *longest* answer, and already in the second step, one of 64 answers reached the limit. So here
-# the limit sets the peak. If answers are packed (08b), their mean length sets the peak, and a run
-# that fits at first can run out of memory a day later. So test with answers of the maximum length.
+# the limit sets the peak. So test with answers of the maximum length.
 
 # %% [markdown] id="on-paper"
 # ## On paper
