@@ -45,17 +45,10 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # | accumulation from the Trainer | `TrainingArguments(..., gradient_accumulation_steps=4)` |
 # | accumulation in your own loop | `Accelerator(gradient_accumulation_steps=4)` |
 #
-# (`from_pretrained` instead of `from_config` loads trained weights.) Before transformers 5.23 the
-# names began with `gradient_checkpointing`, and options such as `every_n_layers` didn't exist. The
-# old names still work, with a warning, but raise a `ValueError` if you pass new options. The code
-# below uses the installed version's names.
+# Before transformers 5.23 the names began with `gradient_checkpointing`, and options such as
+# `every_n_layers` didn't exist. The code below uses the installed version's names.
 #
-# TRL's `SFTConfig` has the Trainer's arguments with checkpointing already on, and adds
-# `activation_offloading` and `packing` (08b). `torch.compile` itself chooses what to recompute,
-# within an `activation_memory_budget` (07c).
-#
-# The model trains on the source of Python's standard library, byte by byte. On a CPU it's a tiny
-# GPT-2; on a small GPU, GPT-2 itself; on a large one, GPT-2 Medium.
+# The model trains on the source of Python's standard library, byte by byte.
 
 
 # %% id="model"
@@ -387,8 +380,7 @@ price.astype(float).round(1).add_suffix(", %")
 # We count a checkpointed step as four forwards: forward, its recomputation, and a backward as long
 # as two. The speeds are from data sheets; if kernels reach half of those FLOP/s, the percentage
 # halves. With wide layers and long sequences there is more arithmetic per copied byte, so the
-# option is cheaper. TRL's `activation_offloading` copies on a separate stream, and chapter 07d says
-# when that is free.
+# option is cheaper.
 #
 # Next comes a trap. To fine-tune without dropout, someone trains the small model in `eval()`.
 #
@@ -441,7 +433,7 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 # In the tables below, the columns "in all" have the peak of the whole step, *predicted* for a GPU's
 # kernels. The columns "A100" have the same peak, *emulated*: PyTorch's own allocator handed out the
 # memory of an 80 GiB card, and no kernel ran. If the allocator refused, the table says "does not
-# fit". Chapter 10b has measurements from an H200.
+# fit".
 
 # %% id="gigabytes"
 predicted = recorded.load("predicted")
@@ -492,9 +484,7 @@ shown(vit).T
 
 # %% [markdown] id="read-vit"
 # 58 % is fair for 32 images in float32 with PyTorch's default AdamW. With the `eager` kernel,
-# checkpointing saves a little more than that; with `sdpa`, a little less. The source also says that
-# checkpointing raises the batch from 32 to 96. That is true: 96 images with checkpointing take less
-# memory than 32 without it.
+# checkpointing saves a little more than that; with `sdpa`, a little less.
 #
 # For Llama-2-7B the source says "batch 1 to 4, saves 71 %" on an 80 GB card. We try four sequences
 # of 2048 tokens, all in bfloat16, with three kinds of training: all weights with fused AdamW, all
@@ -528,14 +518,12 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 
 # %% [markdown] id="read-llama"
 # In full training with AdamW, the claim about the batch holds: four sequences fit on the card only
-# with checkpointing. (With 8-bit states they fit anyway.) But the saving is far below 71 %, because
-# checkpointing shrinks only the activations. Parameters, gradients and states remain. With fused
-# attention, 71 % is nearly right only for *frozen* weights, and the source doesn't mention those.
+# with checkpointing. But the saving is far below 71 %, because checkpointing shrinks only the
+# activations. Parameters, gradients and states remain. With fused attention, 71 % is nearly right
+# only for *frozen* weights, and the source doesn't mention those.
 #
 # LoRA removes states and gradients, and checkpointing removes activations. With both, a 7B model
-# needs a 24 GB card instead of a data-center card. With QLoRA an even smaller card is enough.
-# Without checkpointing, activations are by far the largest part of QLoRA's peak, so checkpointing
-# saves the largest share there.
+# needs a 24 GB card instead of a data-center card.
 #
 # ## Verdicts
 
@@ -565,5 +553,4 @@ claims.Verdicts(
 #
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
 # measured on real GPUs, and `10c_more_on_the_switch` has one more trap and figures for GPT-2 XL and
-# BERT-Large. Chapter 10d, `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11,
-# `11_diffusion_unets`, applies both techniques to diffusion U-Nets, whose blocks differ.
+# BERT-Large.
