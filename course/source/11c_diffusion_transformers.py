@@ -4,8 +4,7 @@
 # From 2024 on, most new image models are transformers: Stable Diffusion 3 and 3.5, Flux, PixArt,
 # Sana. Like chapter 11's U-Net they learn to remove noise from latents, but they have neither
 # levels nor skips. You find out where their bytes are, what `enable_gradient_checkpointing()`
-# leaves in memory, and which step fits which card. Then you write such a model's loss, and check
-# that checkpointing and accumulation don't change its training.
+# leaves in memory, and which step fits which card.
 #
 # No lab and no later chapter needs this companion. Read chapter 11 first.
 #
@@ -29,7 +28,7 @@ from tutorial_lib.checks import assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.units import GIB, MIB, Bytes
+from tutorial_lib.units import GIB, Bytes
 
 torch.set_num_threads(1)  # small steps gain nothing from a second core
 
@@ -137,9 +136,8 @@ plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-modulation"
 # The modulation has a third of the parameters, and almost no activations: it runs once per image,
-# not once per token. So checkpointing saves nothing in the modulation, while its gradients and
-# AdamW's states take three times as much memory as its weights. But its scales and gates *multiply*
-# large tensors, and autograd keeps those large tensors (*norms, gates* in the figure).
+# not once per token. So checkpointing saves nothing in the modulation. But its scales and gates
+# *multiply* large tensors, and autograd keeps those large tensors (*norms, gates* in the figure).
 #
 # ## Where are the bytes?
 #
@@ -149,8 +147,8 @@ plots.opposite_bars(found, title=title)
 # only. The next cell predicts the published transformer's memory, for an image of 1024 x 1024
 # pixels (4096 tokens) and its text (333 tokens).
 #
-# **Predict.** In chapter 11, some levels of a U-Net kept far more than ten times as much as others.
-# In this transformer, what is the ratio of the block that keeps most to the block that keeps least?
+# **Predict.** In this transformer, what is the ratio of the block that keeps most to the block that
+# keeps least?
 
 # %% id="guess-flat"
 guess = None  # times
@@ -187,8 +185,7 @@ plots.opposite_bars(found, title=title)
 # ## What does the switch wrap?
 #
 # The *switch* is the call `enable_gradient_checkpointing()`. A layer that runs once in a step keeps
-# its activations; a layer that runs twice is recomputed. In chapter 11, a hook on each layer showed
-# that the U-Net's switch leaves many layers out.
+# its activations; a layer that runs twice is recomputed.
 #
 # **Write.** `count_runs`, which returns how often each layer runs in one `step()`, by name. A layer
 # is a module without children. `register_forward_pre_hook` returns a handle, and `handle.remove()`
@@ -327,7 +324,7 @@ pd.Series({name: str(Bytes(num)) for name, num in rows.items()})
 # ```
 #
 # The total is linear in the numbers of blocks, as long as the peak stays at the same moment of the
-# step. The cell after the next checks this rule on a model of five blocks.
+# step.
 
 
 # %% id="line"
@@ -355,18 +352,12 @@ def by_line(name, blocks, **choices):
     }
 
 
-# %% id="line-check"
-lean = {"precision": "bf16-amp", "checkpointing": "library-switch"}
-direct = sum(at_peak("sd35-medium", 3, 2, **lean).values())
-line = sum(by_line("sd35-medium", (3, 2), **lean).values())
-print(f"three and two blocks, line over prediction: {line / direct:.4f}")
-
 # %% [markdown] id="predict-flux"
 # Now we predict both published models, on one image of 1024 pixels. In Stable Diffusion 3.5 Medium
 # we train all weights, under autocast to bfloat16, with fused AdamW. In Flux.1-dev, which has 11.9
 # billion parameters, the weights are bfloat16 and frozen, and we train LoRA matrices of rank 16
 # (chapter 10). Latents and text embeddings were computed beforehand, so the autoencoder and the
-# text encoders are not on the card. The CUDA context isn't counted.
+# text encoders are not on the card.
 #
 # **Predict.** Flux's weights take 22.2 GiB. With the switch, how many GiB does its step need?
 
@@ -396,8 +387,7 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # In Stable Diffusion 3.5 the switch also removes nearly all activations, but the peak falls by much
 # less than in Flux. With the switch, the peak is at the end of backward, when all gradients are in
 # memory along with the weights and AdamW's states. To lower that peak, use 8-bit states or LoRA
-# (chapter 14). The model also has a buffer of positions for images of up to 6144 pixels, which
-# takes nearly 1 GiB.
+# (chapter 14).
 
 # %% [markdown] id="trainer-text"
 # ## Is it the same training?
@@ -405,12 +395,11 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # Now we build a small transformer from diffusers' class for Stable Diffusion 3, with two blocks of
 # width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. As in chapter 11, one
 # token of text tells the model which digit to draw, and ten fixed vectors replace a text encoder.
-# One image in ten gets no text, since guidance compares predictions with and without text. The
-# digit's vector is also the model's summary of the text.
+# The digit's vector is also the model's summary of the text.
 #
 # Unlike chapter 11, but like Stable Diffusion 3 and Flux, we mix latents and noise along a straight
 # line (*rectified flow*): `(1 - share) * latents + share * noise`. The model predicts the line's
-# direction, `noise - latents`. To draw, you follow the line back.
+# direction, `noise - latents`.
 
 # %% id="models"
 latents, digits = data.digits()  # (1797, 1, 8, 8)
@@ -487,6 +476,7 @@ def is_right_by_hand():
 def update(model, optimizer, latents, digits, num=1):
     """Do one update in `num` equal micro-batches; return its loss."""
     noise, share = torch.randn(latents.shape), torch.randn(len(latents)).sigmoid()
+    # one image in ten gets no text, for guidance
     words = prompts[digits] * (torch.rand(len(latents), 1, 1) > 0.1)
     optimizer.zero_grad()
     total = 0.0
@@ -510,34 +500,9 @@ plain, both = partial(update, **window), partial(checkpointed, **window, num=4)
 assert_same_training(plain, partial(checkpointed, **window), make=make, bitwise=True)
 assert_same_training(plain, both, make=make)
 
-# %% [markdown] id="predict-falls"
-# On this CPU checkpointing doesn't change a single bit. Accumulation changes only the order of a
-# sum. What about the memory?
-#
-# **Predict.** An update on 64 images is checkpointed and split into four micro-batches. What
-# percentage of the plain update's activations is left at the peak? (Count recomputed and temporary
-# tensors as activations.)
-
-# %% id="guess-falls"
-guess = None  # %
-
-# %% id="peaks"
-kinds, table = ("activations", "recomputed", "temporary"), {}
-for way, step in (("plain", plain), ("both techniques", both)):
-    model, optimizer = make()
-    whole = partial(step, model, optimizer)
-    report = memory.measure(whole, model=model, optimizer=optimizer)
-    added = max(sum(map(point.get, kinds)) for point in report.curve())
-    table[way] = {"peak": report.peak_bytes, "a pass adds": added}
-falls = table["both techniques"]["a pass adds"] / table["plain"]["a pass adds"]
-print(f"falls to {falls:.0%}{beside(guess, 100 * falls)}")
-print("MiB, counted")
-(pd.DataFrame(table).T / MIB).round(1)
-
 # %% [markdown] id="end"
-# Only a quarter of the images is processed at a time, and backward holds only their boundaries and
-# one recomputed block. One block is half of this transformer. In a published model, it's one of 24
-# or 57 blocks, so there checkpointing removes a larger share of the activations.
+# On this CPU checkpointing doesn't change a single bit. Accumulation changes only the order of a
+# sum.
 #
 # ## What you can now do
 #
@@ -546,5 +511,3 @@ print("MiB, counted")
 # - Tell from a model's layout what `enable_gradient_checkpointing()` leaves in memory.
 # - Predict a step of many equal blocks from three small models, and say when that is allowed.
 # - Train a diffusion transformer with a loop that takes less memory and changes nothing else.
-#
-# `python -m tutorial_lib predict flux-dev --lora r=16 --precision bf16` predicts the whole step.
