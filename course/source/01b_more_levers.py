@@ -1,14 +1,13 @@
 # %% [markdown] id="title"
 # # More levers, and a calculator
 #
-# This companion of chapter 01 is optional. It answers six questions:
+# This companion of chapter 01 is optional. It answers five questions:
 #
 # 1. How much memory does a GPT need, for any depth, width and precision?
 # 2. What still takes memory when LoRA, 8-bit states or paging have shrunk gradients and states?
 # 3. How do 8-bit and 4-bit weights, and an optimizer with one state, change the ledger?
 # 4. How do activations grow with the length of a sequence and the size of an image?
-# 5. Why do two models called "GPT-2 XL" keep different amounts of activations?
-# 6. Is a much-copied table of savings right? And has hardware caught up with models?
+# 5. Is a much-copied table of savings right? And has hardware caught up with models?
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -160,13 +159,6 @@ widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choice
 # Answer three questions with it. Which is the largest model that trains in float32 with AdamW on 24
 # GiB? Set bfloat16 and a micro-batch of 1: at which sequence length does the 7B model's peak move
 # from the update to the backward pass? In which cases does the checkpointing box change nothing?
-#
-# How much of a card can you use? PyTorch gets a little less than the nominal capacity:
-
-# %% id="cards"
-columns = ["offers", "compute capability"]
-offered = {c.name: (str(Bytes(c.memory)), c.capability) for c in CARDS.values()}
-pd.DataFrame(offered, index=columns).T
 
 # %% [markdown] id="lora"
 # ## LoRA: almost no gradients and states
@@ -361,8 +353,7 @@ print(f"checkpointed: {frugal / held:.2f} times")
 # %% [markdown] id="read-four"
 # Autograd keeps the whole float32 weight, since backward needs it for the gradient of `x`. So
 # between forward and backward, 4 bits save nothing. If you checkpoint the layer, only its input is
-# kept, and backward restores the weight again. bitsandbytes' layers also restore the weight in
-# backward.
+# kept, and backward restores the weight again.
 #
 # In a whole model, only the frozen weights of the blocks' linear layers take 8 or 4 bits.
 # Everything else stays in 16 bits: embeddings, head, norms, the LoRA matrices and all activations.
@@ -473,39 +464,6 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 # The factor is a little more than four, because the scores of the attention at the lowest
 # resolution grow with the square of the area.
 #
-# ## Two models called GPT-2 XL
-#
-# Chapter 00 uses transformers' GPT-2 XL, and lab 01 uses the course's GPT in that size. Their
-# weights are equally large, but their activations differ by a factor of 1.8. How many units
-# (tensors of shape (batch, sequence, width)) does one block of each keep?
-
-# %% id="two-blocks"
-with memory.predicting():
-    loss, gpt2_xl = Recipe("gpt2-xl", 1, seq=1024, overrides={"n_layer": 2}).make_loss()
-    rows = memory.saved(loss, params_of=gpt2_xl).rows
-    block = Block(GPTConfig(num_heads=25, d_model=1600, seq_len=1024))
-    x = torch.zeros(1, 1024, 1600, requires_grad=True)
-    ours = memory.saved(lambda: block(x), params_of=block).rows
-theirs = [row for row in rows if ".h.1." in row.module]
-
-
-# %% id="two-blocks-table"
-def by_part(rows):
-    units = dict.fromkeys(("mlp.act", "dropout", "others"), 0)
-    for row in rows:
-        part = next((p for p in units if p in row.module), "others")
-        units[part] += row.num_bytes / x.nbytes
-    return units
-
-
-units = {"transformers": by_part(theirs), "the course's": by_part(ours)}
-pd.DataFrame(units).round(2)
-
-# %% [markdown] id="read-two-blocks"
-# `mlp.act` is the activation function. GPT-2 in transformers writes GELU out as eight operations,
-# several of which keep a tensor of their own. The course's GPT calls PyTorch's built-in GELU, which
-# keeps only its input (counted in `others`). The dropout units are masks (chapter 03).
-#
 # ## A published table, tested
 #
 # In a much-copied table about a 50-layer transformer, checkpointing turns 24 GB of activations into
@@ -538,20 +496,16 @@ fifty.round(1)
 # too high. The source's own code puts a checkpoint around each block. That leaves about a tenth of
 # the activations, and the update is then the peak.
 #
-# The textbook rule is to checkpoint segments of $\sqrt{50}$ layers (third row). That comes near 8
-# GB in our column *a pass adds*. But that column includes gradients, which the source lists
-# separately.
-#
 # ## Has hardware kept up?
 #
 # The next figure compares the bytes that models need for training, at 16 per parameter, with one
-# accelerator's memory in the same years. Parameter counts are from the papers (GPT: Radford 2018;
-# BERT: Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM: Chowdhery 2022;
-# Llama 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI 2024). Memory is the
-# nominal capacity of V100, A100, H100 and H200.
+# accelerator's memory in the same years. Parameter counts are from the papers, which the cell
+# names.
 
 # %% id="history-figure"
 # @title Models and cards by year: run this cell; open it to look
+# Radford 2018, Devlin 2018, Radford 2019, Raffel 2019, Brown 2020, Chowdhery 2022,
+# Touvron 2023, Grattafiori 2024, DeepSeek-AI 2024; a card's nominal memory
 models = [(2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5e9)]
 models += [(2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "PaLM", 540e9)]
 models += [(2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9)]
