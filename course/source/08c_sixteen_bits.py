@@ -124,7 +124,7 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 #
 # When the whole model is in bfloat16, so is `.grad`, with 8 bits of mantissa. We add the gradients
 # of 256 micro-batches. The gradients are computed in float32; only their sum is kept in bfloat16,
-# float16 or float32. A fourth sum, in float64, is the reference for these three.
+# float16 or float32.
 #
 # **Predict.** How large is the norm of the bfloat16 sum's error, in % of the float64 sum's norm?
 
@@ -154,8 +154,7 @@ plots.training_curves(
 
 # %% [markdown] id="low-weights"
 # Once the sum has grown large, adding a small gradient to its 8 bits changes little or nothing. The
-# fix is a float32 sum. It takes 4 bytes per parameter instead of 2. In your own loop, use a hook on
-# each parameter:
+# fix is a float32 sum. In your own loop, use a hook on each parameter:
 #
 # ```python
 # def add_in_float32(p):
@@ -178,8 +177,7 @@ plots.training_curves(
 # to write it back into the bfloat16 model:
 #
 # - *nearest*: round to the nearest number, as `optimizer.step()` does with a bfloat16 model;
-# - *stochastic*: round up or down at random, so that the mean stays right (add random bits below
-#   the last kept bit, then truncate);
+# - *stochastic*: round up or down at random, so that the mean stays right;
 # - *Kahan*: round, and store the rounding error in a second bfloat16, to add it at the next update
 #   (Zamirai et al., 2020).
 
@@ -263,8 +261,7 @@ plots.training_curves(
 # %% [markdown] id="read-stalled"
 # With rounding to nearest, the loss stalls, because most updates are lost. Stochastic rounding and
 # Kahan match float32. Stochastic rounding takes no extra memory, but makes each run depend on the
-# random state. Kahan adds a 2-byte remainder to each weight. Each weight then takes 4 bytes, as in
-# float32, but forward and backward read only 2 of them.
+# random state. Kahan adds a 2-byte remainder to each weight.
 #
 # Float32 weights under autocast avoid all this. But transformers 5 loads weights in their file's
 # type, often bfloat16, and `bf16=True` doesn't change that. Load with `dtype=torch.float32`, and
@@ -372,11 +369,9 @@ def keeps_eight_bits():
 
 
 # %% [markdown] id="block-text"
-# How much memory does FP8 save? The log of nanochat, a small open GPT trainer, says of its 26-block
-# model (2026-02-02): "Memory usage also decreases quite a bit, by ~9GB (activations stored as FP8
-# instead of BF16)". nanochat's runs are compiled, and process 16 sequences of 2048 tokens at a
-# time. The cell below defines that model's block. Its argument `linear` is the function that does
-# each matmul. With `fused`, one matmul computes queries, keys and values.
+# How much memory does FP8 save? The cell below defines a block of nanochat, a small open GPT
+# trainer. Its argument `linear` is the function that does each matmul. With `fused`, one matmul
+# computes queries, keys and values.
 #
 # **Predict.** An FP8 number takes half the bytes of a bfloat16 number. With three separate matmuls
 # for queries, keys and values, by what percentage do the blocks' saved bytes fall from bfloat16 to
@@ -438,18 +433,13 @@ table.round(1)
 # token and unit of width:
 #
 # ![Three bars. In bfloat16 a block saves 32 bytes for each token and unit of width. In FP8 it saves
-# 29: the inputs of matmuls take half, but q, k and v have a copy each, and attention's result is
-# saved in 16 bits, too. With one matmul for q, k and v it saves 27.](figures/08c-fp8-saved.svg)
+# 29. With one matmul for q, k and v it saves 27.](figures/08c-fp8-saved.svg)
 #
 # - Queries, keys, values and the norms' inputs don't go into a linear layer, so they stay in 16
 #   bits. Attention's result is saved twice: in 16 bits for attention's own backward, and as the
 #   next layer's FP8 copy.
 # - The matmuls for `q`, `k` and `v` have the same input. In 16 bits they share *one* saved tensor.
 #   In FP8 each matmul saves its own copy, so with one fused matmul there are two fewer copies.
-#
-# nanochat's 9 GB are more than both predictions, and closer to the fused one. The compiler can do
-# better than our code, because it sees that several casts are equal. We haven't run a compiled
-# step.
 #
 # ### Scales from earlier steps
 #
@@ -495,10 +485,10 @@ for delayed in (False, True):
 pd.Series(off).to_frame("gradient off, checkpointed")
 
 # %% [markdown] id="delayed-read"
-# A scale that comes from the tensor itself is the same in both forwards. A delayed scale isn't: the
-# second forward rounds with the scale that the first one stored, so backward uses different numbers
-# from the first forward. No error is raised. This is case 36 of the gallery (`14b_gallery`), which
-# also has the fix: recompute with the scale that the first forward used.
+# A delayed scale isn't the same in both forwards: the second forward rounds with the scale that the
+# first one stored, so backward uses different numbers from the first forward. No error is raised.
+# This is case 36 of the gallery (`14b_gallery`), which also has the fix: recompute with the scale
+# that the first forward used.
 
 # %% [markdown] id="summary"
 # ## What you can now do
@@ -506,5 +496,3 @@ pd.Series(off).to_frame("gradient off, checkpointed")
 # - Say when a `GradScaler` is needed, and keep the sum of gradients in float32.
 # - Keep weights in bfloat16 without losing small updates.
 # - Say, layer by layer, why FP8 training shrinks the saved bytes by less than half.
-#
-# Back to the core: chapter 09, `09_when_accumulation_lies`.
