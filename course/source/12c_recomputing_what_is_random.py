@@ -202,10 +202,9 @@ print(f"{dropped} of {len(first)} were dropped in forward")
 
 # %% [markdown] id="silent-read"
 # If each expert's tensor has its own size, a different routing means different shapes, and
-# PyTorch's check raises an error. (The check would pass if every expert got as many tokens as
-# before.) With a capacity all shapes are fixed, so the check passes. The gradient is wrong,
-# although only a few tokens went to another expert. The loss is right, since it was computed in
-# forward, before the recomputation.
+# PyTorch's check raises an error. With a capacity all shapes are fixed, so the check passes. The
+# gradient is wrong, although only a few tokens went to another expert. The loss is right, since it
+# was computed in forward, before the recomputation.
 #
 # `preserve_rng_state` restores only PyTorch's own RNG. It doesn't restore your generator, NumPy's,
 # or a bias that `forward` updates. So don't update the bias in `forward`. Update it, and any other
@@ -272,10 +271,6 @@ outcomes(saving)
 # the rest of `forward`, so the bias is updated twice, like BatchNorm's statistics in chapter 12. In
 # the next step, tokens may then go to other experts than without a checkpoint.
 #
-# In our layer the noise affects only the choice of experts. If your model also multiplies the
-# experts' inputs by noise, put the operation that draws the noise on the list of saved operations
-# too.
-#
 # **Predict.** `topk` returns a float32 value and an expert's index (8 bytes) for each token. The
 # block's input has width 64, in float32. What percentage of the input's bytes does `topk`'s result
 # take?
@@ -287,25 +282,6 @@ guess = None  # %
 more = waiting(saving_routing, lambda: noisy) - waiting(checkpoint, lambda: noisy)
 share = 100 * more / x.nbytes
 print(f"{share:.1f} % of the input's bytes{beside(guess, share)}")
-
-# %% [markdown] id="routing-real-text"
-# In published models the width is larger, and each token goes to more experts. DeepSeek-V3 first
-# chooses groups of experts, so it calls `topk` three times. The next cell computes the same
-# percentage from published configurations, with the block's input in bfloat16 and the routers'
-# scores in float32:
-
-# %% id="routing-real"
-published = [transformers.MixtralConfig(), transformers.OlmoeConfig()]
-published.append(transformers.DeepseekV3Config())
-routing = {}
-for config in published:
-    experts, width = config.num_experts_per_tok, config.hidden_size
-    row = {"experts of a token": experts, "width": width}
-    groups = getattr(config, "n_group", 0) or 0
-    pairs = experts + (2 * groups + config.topk_group if groups else 0)
-    row["routing, % of the input"] = 100 * pairs * (4 + 8) / (2 * width)
-    routing[config.model_type] = row
-pd.DataFrame(routing).T.round(2)
 
 # %% [markdown] id="mixtral-text"
 # So saving the routing costs almost nothing. Can a library's own layer also get a wrong gradient
@@ -475,8 +451,7 @@ def gpt_step(way):
 
 # %% [markdown] id="predict-8-bits"
 # We use a GPT of eight blocks in float32, after forty updates. A trained model has outliers, and
-# one outlier makes the step of its 64-element block large. With random weights there would be none,
-# and rounding would look better than it is.
+# one outlier makes the step of its 64-element block large.
 #
 # **Predict.** With 8 bits and no checkpoint, by what percentage does the gradient differ from the
 # exact one?
@@ -530,16 +505,7 @@ table.drop("autocast")
 #   FLOPs.
 # - The two combined keep the fewest bytes. The gradient's error is small, since only each block's
 #   input is rounded, and the block is recomputed from it in full precision. But the peak is no
-#   lower than with checkpoints alone. It comes at the end of backward, when the other blocks'
-#   inputs are already freed. With many more tokens the peak comes earlier, while these inputs are
-#   still in memory, and 8 bits lower it.
-#
-# ## What else happens in the second run
-#
-# - **A forward hook inside a checkpoint** also runs in the recomputation. If it collects
-#   activations, it collects each of them twice.
-# - **DeepSpeed's own `checkpoint`** doesn't restore autocast. If forward runs under autocast in
-#   bfloat16, the recomputation runs in float32 (DeepSpeed 0.19.8).
+#   lower than with checkpoints alone.
 #
 # ## What you can now do
 #
@@ -548,5 +514,3 @@ table.drop("autocast")
 # - Save the router's choice with a list of one operation, instead of computing it again.
 # - Keep activations in 8 bits, and say how many bytes that saves and how large the gradient's error
 #   is.
-#
-# Back to the core: chapter 13, `13_many_devices`.
