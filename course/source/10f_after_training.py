@@ -547,7 +547,7 @@ plots.step_timeline(late)
 # %% [markdown] id="read-timeline"
 # Answers are now several times as long as at first, but the peak is the same. A batch is padded to
 # its *longest* answer, and already in the second step, one of 64 answers reached the limit. So here
-# the limit sets the peak. So test with answers of the maximum length.
+# the limit sets the peak. Test with answers of the maximum length.
 
 # %% [markdown] id="on-paper"
 # ## On paper

@@ -431,9 +431,8 @@ show(tensor_ways)
 # ## Context parallelism: divide the sequence
 #
 # ![Ring: each of four ranks attends to its own part of the keys and values, and sends that part to
-# the next rank. Ulysses: an all-to-all
-# gives each rank all tokens of its own heads, and a second all-to-all brings the results
-# back.](figures/13b-ring-ulysses.svg)
+# the next rank. Ulysses: an all-to-all gives each rank all tokens of its own heads, and a second
+# all-to-all brings the results back.](figures/13b-ring-ulysses.svg)
 #
 # If a sequence is too long for one rank, each rank can take a part of its tokens through the whole
 # model. Only attention needs the other ranks' tokens. In **ring attention** (Liu et al., 2023),

@@ -503,8 +503,8 @@ tf_report("TensorFlow", steps)
 # The scope's mode says which layers are checkpointed: with `full` all of them, and with
 # `list_of_layers` only those that you name.
 #
-# The documentation contradicts itself on where the scope must be. We try both: creating the layers
-# inside the scope, and calling them inside it.
+# `RematScope`'s documentation contradicts itself on where the scope must be. We try both: creating
+# the layers inside the scope, and calling them inside it.
 #
 # **Predict.** `list_of_layers` names the three blocks. How many units are kept for backward if the
 # layers are only *called* inside the scope?
