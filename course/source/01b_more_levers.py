@@ -9,7 +9,7 @@
 # 4. How do activations grow with the length of a sequence and the size of an image?
 # 5. Is a much-copied table of savings right? And has hardware caught up with models?
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace

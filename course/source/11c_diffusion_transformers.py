@@ -8,7 +8,7 @@
 #
 # No lab and no later chapter needs this companion. Read chapter 11 first.
 #
-# **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from collections import Counter

@@ -10,7 +10,7 @@
 # 2. What does it cost to save the routing, so that the second run repeats it?
 # 3. What if you recompute nothing, and instead keep in 8 bits what autograd saves?
 #
-# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial
