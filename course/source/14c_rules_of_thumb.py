@@ -220,7 +220,7 @@ print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
 
 # %% [markdown] id="ladder-read"
-# *LoRA* means that none of the six steps fits. Which lever a model needs depends on what fills this
+# *LoRA* means that none of the six steps fits. Which lever a model needs depends on what fills the
 # card: activations, or weights and states. Now try some levers yourself:
 
 # %% id="calculator"
@@ -409,7 +409,8 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # - Each entry begins with micro-batch x accumulation steps. A tenth of the card is left free (10b).
 # - The planner's plans cost less than the rung "checkpoint each block": they recompute only as much
 #   as the memory requires, and the cheapest stages first.
-# - Where an entry says "only with", weights and states don't fit in float32.
+# - Where an entry says "only with", weights and states don't fit in float32. The planner
+#   shows what would fit, but uses it only if you ask for it, since it changes the training.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"
@@ -470,8 +471,9 @@ table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
 table
 
 # %% [markdown] id="depths-read"
-# With both levers, far more than ten times as many layers fit, because the update is large. So the
-# factor should be lower for a smaller update.
+# With both levers, far more than ten times as many layers fit, because the update is large. Without
+# a lever, all 16 sequences are in memory at once, and their activations leave room for only a few
+# layers. So the factor should be lower for a smaller update.
 
 # %% id="by-batch"
 one = {"micro_batch": 1}  # an update of one sample has nothing to accumulate
