@@ -187,8 +187,8 @@ print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 # %% [markdown] id="chunked-text"
 # ## Levers 2 and 3: the loss in chunks, and checkpoints
 #
-# With chunks of 512 tokens, the full logits never exist. A checkpoint around each block keeps only
-# the block's input.
+# With chunks of 512 tokens (10d), the full logits never exist. A checkpoint around each block keeps
+# only the block's input.
 #
 # **Predict.** About half of the packed step's memory is the activations of 32 blocks. How many GiB
 # does the step need after both levers?
@@ -203,6 +203,8 @@ gib = pull("checkpoints", block=checkpointed)
 print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="lora-text"
+# The step now needs little more than the weights, the gradients and AdamW's two states.
+#
 # ## Lever 4: LoRA
 #
 # LoRA freezes the weights. Beside each linear layer of the blocks it trains two thin matrices:
@@ -374,6 +376,8 @@ print(f"{gib - pull('offload', block=offloaded):.2f} GiB freed")
 
 # %% [markdown] id="waterfall-text"
 # ## The waterfall
+#
+# What did each lever take off the peak, and what did it cost?
 
 # %% id="waterfall"
 title = "Llama-3-8B, 8,192 tokens per update, predicted; each bar pulls one more lever"
@@ -549,6 +553,9 @@ with TemporaryDirectory() as folder:
     planned.main(path)
 
 # %% [markdown] id="your-run-text"
+# Both runs use LoRA, so they don't show what LoRA changes. For that, compare the validation loss
+# with and without it.
+#
 # ## Your run
 #
 # In `train.py`, two moments of a step now need nearly the same memory: the loss, and AdamW's
