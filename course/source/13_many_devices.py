@@ -112,8 +112,9 @@ def my_lines():
 
 
 # %% [markdown] id="write-average"
-# **Write.** `average`, which every rank runs. `loss_of(model(part), part)` is the loss on a part of
-# the batch, and `dist.all_reduce(tensor)` replaces the tensor by its sum over all ranks.
+# **Write.** `average`, which does DDP's averaging by hand. Every rank runs it.
+# `loss_of(model(part), part)` is the loss on a part of the batch, and `dist.all_reduce(tensor)`
+# replaces the tensor by its sum over all ranks.
 
 
 # %% id="average"
@@ -233,7 +234,7 @@ for name, sizes, passes in (("without", synced, 4), ("no_sync", skipped, 1)):
 print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 
 # %% [markdown] id="measured-text"
-# There are four ways to train on a global batch of eight sequences. The *global batch* is
+# We compare four ways to train on a global batch of eight sequences. The *global batch* is
 # micro-batch × accumulation steps × ranks. Which of these three factors changes the activations'
 # memory?
 #
@@ -393,7 +394,7 @@ table.round(2)
 # %% [markdown] id="zero-text"
 # Only the micro-batch changes the activations' memory. Accumulation adds 1 P to the peak, the
 # gradients of earlier micro-batches. DDP adds 1 P, its buckets. Both together still add only 1 P,
-# since `.grad` is a view of the bucket.
+# since `.grad` is a view of the bucket. The losses show that all four train alike.
 #
 # ## ZeRO: divide the bytes, not the work
 #
@@ -550,9 +551,12 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# **Activations are not divided.** Every rank keeps the activations of its own sequences.
+# **Activations are not divided**: every rank keeps those of its own sequences. So stage 3 still
+# needs over half of DDP's peak.
 #
 # ## FSDP2 with checkpointing and 16 bits
+#
+# In which order do you wrap a block?
 #
 # ```text
 # for block in blocks:    checkpoint(block)     backward runs the block again
@@ -561,9 +565,10 @@ show(ways)
 # model:                  fully_shard(model)    the weights outside the blocks
 # ```
 #
-# This is torchtitan's order. In backward, FSDP2 gathers a block's weights once and uses them for
-# both the recomputation and the gradients. So checkpointing sends nothing extra
-# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it).
+# This is the order in torchtitan, PyTorch's training code. In backward, FSDP2 gathers a block's
+# weights once and uses them for both the recomputation and the gradients. So checkpointing sends
+# nothing extra ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). The next cell measures two
+# rows of the last table.
 
 # %% id="fsdp-levers"
 IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
@@ -764,7 +769,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # %% [markdown] id="per-rank-read"
 # With DDP, more ranks don't help: each needs all 4 P. With FSDP2 or TP, Llama-2-7B fits on 24 GiB
 # cards. Llama-2-70B is borderline on eight 80 GiB cards: an eighth of its 4 P takes most of each
-# card, and nccl and the allocator need a few GiB too.
+# card, and the allocator and nccl, which links the GPUs, need a few GiB too.
 
 # %% [markdown] id="your-run"
 # ## Your run
