@@ -3,7 +3,8 @@
 #
 # "Works with any architecture", says a guide to checkpointing. This chapter tests that on three
 # extremes: a ResNet with a thousand layers, a network for volumes (3-D images), and a language
-# model with 131,072 tokens.
+# model with 131,072 tokens. Companions add a recurrent network (`12b_back_through_time`) and
+# mixtures of experts (`12c_recomputing_what_is_random`, `12d_mixtures_in_bytes`).
 #
 # For each we ask: does checkpointing save as much as promised, and is the training still the same?
 #
@@ -115,6 +116,8 @@ print(
 pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
+# Segments of 8 blocks need less memory than segments of $\sqrt n$, for about the same FLOPs.
+#
 # ## Is it the same training?
 #
 # Two ResNets of 110 layers, the *twins*, start with the same weights and train on the same forty
@@ -331,7 +334,8 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
 # update, unless the checkpoint contains a *graph break*, a place where compiled code returns to
-# Python.
+# Python. In compiled code, the smaller momentum makes the statistics wrong, and copies raise an
+# error: a compiled checkpoint accepts no such `context_fn`.
 #
 # The other order, a checkpoint around a compiled block, does repeat the update. To find out which
 # case you have, look at `num_batches_tracked`.
