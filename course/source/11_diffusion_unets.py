@@ -86,9 +86,10 @@ plots.opposite_bars(levels, title=title)
 
 # %% [markdown] id="read-levels"
 # Most parameters are in the deep levels, where latents are 12 or 24 wide. Most activations are in
-# the top levels, 1 and 9. So the top levels determine what checkpointing saves, and the deep levels
-# determine what an optimizer costs. SDXL is different: its deep levels have most of the activations
-# too.
+# the top levels, 1 and 9. Level 9 has more of them, because on the way up each level has one more
+# residual block, and also reads skips. So the top levels determine what checkpointing saves, and
+# the deep levels determine what an optimizer costs. SDXL is different: its deep levels have most of
+# the activations too.
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
@@ -248,9 +249,11 @@ pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
 # The tutorial's batches for SD 2.1 are 4 without checkpointing and 12 with it. With eager attention
-# at 768 pixels, both batches are a little too large for the emulated A100. But as the tutorial
-# says, checkpointing makes the largest batch three times as large. Fused attention without
-# checkpointing allows a larger batch than eager attention with checkpointing.
+# at 768 pixels, both batches are a little too large for the emulated A100. (With latents of 64 x
+# 64, both fit.) But as the tutorial says, checkpointing makes the largest batch three times as
+# large. Fused attention without checkpointing allows a larger batch than eager attention with
+# checkpointing. And SDXL's batch of 4, for which the tutorial needs checkpointing, fits without it
+# under autocast.
 #
 # ## A trainer that draws
 #
