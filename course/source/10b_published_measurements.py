@@ -89,7 +89,7 @@ print(summary(peaks))
 # micro-batches of one (1 x 4), and 1 x 4 with checkpointing. The 2022 Trainer used eager attention,
 # an AdamW that loops over the parameters, and gradients set to zero, not to None. The guide reads
 # the memory from the driver. CUDA itself takes 1343 MB of that memory, so we add 1343 MB to each
-# prediction.
+# prediction. (The guide's MB are MiB.)
 #
 # The first printed line predicts the same three steps with today's defaults: fused attention, fused
 # AdamW, and gradients set to None.
@@ -142,7 +142,8 @@ guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 # %% [markdown] id="read-guide"
 # The predictions are too low, most of all for 4 x 1, which has the most activations. There are two
 # reasons: the driver also counts unused reserved blocks (chapter 02), and the PyTorch of that time
-# kept softmax's input.
+# kept softmax's input. By our predictions, today's defaults save nearly as much at 4 x 1 as the
+# guide's accumulation.
 #
 # With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
 # long. By what factor do the FLOPs grow?
@@ -345,7 +346,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 #
 # - **blocks**: the tensors don't fit when they are placed, or they don't fit on the emulated card.
 # - **layout**: the same batch ran on the RTX 3090 with its images in the other memory layout, in
-#   which the tensors have the same size.
+#   which the tensors have the same size. So sizes don't explain it.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"
@@ -368,7 +369,9 @@ by_kernel = operations.groupby("kernel").off.agg(["size", "median", "min", "max"
 by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 
 # %% [markdown] id="read-operations"
-# The table shows the operations for which our worst miss is more than 5 %.
+# The table shows the operations for which our worst miss is more than 5 %. Known causes are cuDNN's
+# workspace (`multi_token_attention`), rows chosen at random (`fused_moe`, `kto_loss`), and a few KB
+# rounded up to 512 bytes (`softmax`, `relu_squared`).
 
 # %% id="whole-runs"
 later = pd.read_csv(FOLDER / "whole_runs.csv")
@@ -438,8 +441,8 @@ medians
 # - `elapsed`: the CPU also needs time to launch each operation and to run a checkpoint's Python,
 #   and the GPU may have to wait for it. Both times were fitted to the H200's rows.
 #
-# `busy` is the roofline's share of the measured time. `launching` is the CPU's time, in ms, to
-# launch the operations.
+# `busy` is the roofline's time divided by the measured time. `launching` is the CPU's time, in ms,
+# to launch the operations.
 
 # %% id="own"
 timed, speed = pd.read_csv(FOLDER / "own_times.csv"), Speed()
