@@ -221,7 +221,7 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 
 # %% [markdown] id="read-habits"
 # An empty entry means that we didn't test the habit, or that the library leaves it to your loop.
-# Four habits may surprise you:
+# All libraries that we tested clip the window's sum, as they should. Four habits may surprise you:
 #
 # - **The last window.** Lightning and Accelerate update on the last two micro-batches but divide by
 #   four, so those samples count half. DeepSpeed, Ignite, fastai and Keras carry the two into the
@@ -467,7 +467,8 @@ plots.training_curves(
 # %% [markdown] id="read-chaos"
 # Training amplifies every difference. In float64 the right loop's distance starts far lower, but
 # grows in the same way. So close losses don't prove a loop right, and different losses don't prove
-# it wrong. To decide, compare the gradients of one window.
+# it wrong. To decide, compare the gradients of one window early in training: near a minimum the
+# gradient is tiny, but its rounding errors aren't.
 
 # %% [markdown] id="no-framework"
 # ## The loop without a framework
