@@ -542,9 +542,12 @@ figure.alt = (
 figure
 
 # %% [markdown] id="joint-read"
-# With a budget below the printed peak (1 x), `keep or recompute` has to recompute inside recomputed
-# segments, so the rule is better. Above 1 x, the rule moves nothing and still recomputes every
-# block, so `all three` is far better than the rule.
+# In the figure, blocks 0, 2 and 4 are moved, 1, 3 and 5 recomputed, and 6 and 7 kept. Arithmetic
+# hides every copy.
+#
+# In the table, with a budget below the printed peak (1 x), `keep or recompute` has to recompute
+# inside recomputed segments, so the rule is better. Above 1 x, the rule moves nothing and still
+# recomputes every block, so `all three` is far better than the rule.
 #
 # **Where does offload lose?** If eight GPUs share the link, each has an eighth of its speed. Then a
 # copy takes longer than the recomputation that it saves, so from 1 x on, `all three` is hardly
@@ -552,7 +555,7 @@ figure
 
 # %% [markdown] id="real-models-text"
 # `python -m tutorial_lib plan MODEL --budget SIZE --link pcie-4` makes such plans of real models.
-# Here are the seconds of an update at an A100's speed, without a host and with one:
+# Here are the predicted seconds of an update at an A100's speed:
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell
@@ -564,9 +567,11 @@ shown["on the host, GiB"] = pairs.host["pcie-4"]
 shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
 # %% [markdown] id="on-gpu-text"
+# With a host, Llama-3-8B is as fast in 48 GiB as in 80. (`wan` is a video model.)
+#
 # ## On a GPU
 #
-# If you have a GPU, the cells below run a GPT of 24 blocks in four ways.
+# Are copies hidden on your GPU? The cells below run a GPT of 24 blocks in four ways.
 
 
 # %% id="on-gpu"
@@ -596,8 +601,9 @@ else:
     print("no GPU here: bytes are counted, and times come from published speeds")
 
 # %% [markdown] id="offload-emulated-text"
-# An emulated A100 runs ViT-B/16 with 16 images inside `save_on_cpu`. `card` is the peak above the
-# weights, and `host` is what one step copies into pinned memory:
+# An emulated A100 runs ViT-B/16 with 16 images plainly (`kept`), inside `save_on_cpu` (`moved`),
+# and with checkpoints. `card` is the peak above the weights, and `host` is what one step copies
+# into pinned memory (every saved tensor):
 
 # %% id="offload-emulated"
 offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"]
