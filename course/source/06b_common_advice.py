@@ -233,7 +233,8 @@ by_length.rename_axis(columns="64 sines, segments of")
 # ($r = 16$) at real depths are in between: their exponent is also near 0.5, and they need less
 # memory than with $\sqrt n$ segments.
 #
-# For 64 sines, the advice is right about the best length, $\sqrt{64} = 8$ (second table).
+# For 64 sines, the advice is right about the best length, $\sqrt{64} = 8$ (second table). Longer
+# segments take fewer forwards, because the last segment isn't checkpointed.
 
 # %% id="verdicts-depth"
 each, (_, deep, real) = "one segment a layer", chains
@@ -555,7 +556,8 @@ pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="strategies-read"
 # The three strategies that recompute every block add nearly the same arithmetic, at most a third of
-# a step. So arithmetic can't explain why that table has 50, 30 and 25 % more time for one model.
+# a step. So arithmetic can't explain that table's 50, 30 and 25 % in one model. A GPU that waits
+# for the CPU can (companion 10b).
 
 # %% id="verdicts-pairs"
 claims.Verdicts(
