@@ -240,12 +240,13 @@ figure = plots.growth(
 figure.mark(curve[5], None if guess is None else guess * curve[1])
 
 # %% [markdown] id="measured-read"
-# The counted curve rises like the formula's. It's higher, since the formula leaves out logits and
+# The counted curve rises like the formula's. It's higher: the formula leaves out logits and
 # temporary tensors.
 #
-# The last point is one checkpoint around all 24 blocks. It saves nothing here, and costs a third
-# more arithmetic: in backward the whole inside comes back at once. A script that reads memory
-# after forward would miss that.
+# The last point is one checkpoint around all 24 blocks. It costs a third more arithmetic and saves
+# nothing here: in backward the whole inside comes back at once. A script that reads memory after
+# forward would miss that. With large logits one checkpoint does help, if head and loss are outside:
+# activations and logits are then never in memory together.
 #
 # Do deeper models need segments of two, as the formula says? The next table gives three peaks, in
 # units of a block's input. *Activations* leaves out weights and their gradients. *Whole step*
@@ -271,10 +272,11 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # less memory in the model of 24 blocks, and segments of two in the model of 48. But if gradients
 # are set to `None`, single blocks give both models the lower whole-step peak.
 #
-# Why? As backward goes on, boundaries are freed and gradients are added. With few tokens in a
-# batch, the gradients grow faster than the boundaries shrink. Then the peak comes at the end of
-# backward, when no boundary is left. Single blocks win there, because they rebuild the fewest
-# activations at once.
+# Why? As backward goes on, boundaries are freed and gradients are added. A block of width $h$ has
+# about $12h^2$ weights, and its boundary $h$ elements per token. So with fewer than $12h$ tokens in
+# a batch, gradients grow faster than boundaries shrink. Then the peak comes at the end of backward,
+# when no boundary is left. Single blocks win there, because they rebuild the fewest activations at
+# once.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
 # Segments of two help where boundaries dominate the peak: with many tokens, frozen weights, or
@@ -307,7 +309,8 @@ print(f"frozen weights with LoRA: r = {ratios['LoRA']:.1f}")
 # %% [markdown] id="modern-read"
 # Llama's $r$ is larger than our block's for two reasons. Its norms, written out in Python, keep
 # three units each instead of one, and its gated MLP keeps more wide tensors. The second line is for
-# *LoRA*, which freezes the model and trains two small matrices beside each linear layer.
+# *LoRA*, which freezes the model and trains two small matrices beside each linear layer. There,
+# frozen norms keep two units.
 #
 # Companion [06b](06b_common_advice.ipynb) has a case of $r = 1$, where segments of $\sqrt n$ blocks
 # are best, and tests more advice.
@@ -375,9 +378,10 @@ pd.DataFrame(columns).loc[list(ways)].round(1)
 # %% [markdown] id="flops-read"
 # With long segments the price is nearly a third: all of forward runs again except embedding and
 # head. With one block per segment it's lower, thanks to early stop: backward doesn't need the
-# output of a segment's last matmul, so PyTorch doesn't recompute that matmul. In our block, that
-# matmul is the second half of the MLP, a third of the arithmetic of the linear layers. So the
-# shortest segments cost the fewest FLOPs, and for our GPT $\sqrt n$ loses in both memory and FLOPs.
+# output of a segment's last matmul, so PyTorch doesn't recompute that matmul (unless dropout or a
+# norm follows it). In our block, that matmul is the second half of the MLP, a third of the
+# arithmetic of the linear layers. So the shortest segments cost the fewest FLOPs, and for our GPT
+# $\sqrt n$ loses in both memory and FLOPs.
 #
 # **The price is a third only if a layer's backward is two matmuls.** It's higher where backward is
 # only one. That's so in a frozen linear layer, and in the first layer, whose input is the data.
