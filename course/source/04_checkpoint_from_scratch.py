@@ -197,6 +197,9 @@ expected = None if guess is None else plain.peak_bytes * (1 - guess / 100)
 figure.mark(frugal.peak_bytes, expected)
 
 # %% [markdown] id="read-peak"
+# Nearly all of the remaining activations belong to *one* recomputed block, the pink part of the
+# bar.
+#
 # ## Six ways to break it
 #
 # ### 1. Dropout
@@ -767,8 +770,8 @@ print(f"reentrant: {passed} of {len(right)} are right{beside(guess, passed)}")
 table
 
 # %% [markdown] id="table-read"
-# With a list inside the outputs, the reentrant implementation gives **wrong gradients and no
-# error**.
+# The reentrant implementation loses gradients in three cases, with a warning at best. With a list
+# inside the outputs it gives **wrong gradients and no error**.
 #
 # On the U-Net, the implementation with hooks is right *bit for bit*, yours only up to rounding.
 # Some blocks' outputs go to a skip connection and to the next block, which uses its input twice.
@@ -776,8 +779,9 @@ table
 # order. In floating point, $(a + b) + c$ is not always $a + (b + c)$.
 #
 # The autocast rows test a common piece of advice: "With mixed precision, enter autocast *inside*
-# the checkpointed function". If you follow it, even the ten lines are right. If autocast surrounds
-# the whole model instead, the checkpoint has to restore it, as yours and PyTorch's do.
+# the checkpointed function". If you follow it, even the ten lines are right, because the second
+# forward enters autocast itself. If autocast surrounds the whole model instead, the checkpoint has
+# to restore it, as yours and PyTorch's do.
 
 # %% id="verdicts-fixed"
 dropout, around = (right.loc[row] for row in ("1 dropout", "2 autocast around"))
