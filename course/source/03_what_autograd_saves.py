@@ -91,8 +91,8 @@ print(f"{saved.num_bytes - activations:d} bytes apart")
 dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
-# The second and third shapes are the MLP's wide tensors, before and after its GELU. Together they
-# take half of all bytes.
+# The second and third shapes are the MLP's wide tensors, before and after its GELU. (The third has
+# all 8 x 128 tokens in one dimension.) Together they take half of all bytes.
 #
 # ## One operation at a time
 #
@@ -259,7 +259,8 @@ chains.round(1)  # in feature maps
 # %% [markdown] id="read-in-place"
 # It doesn't lower the peak. ReLU saves its output in both cases. No operation saves the batch
 # norm's output: an in-place ReLU overwrites it, and a plain ReLU lets it be freed a moment later.
-# So `inplace=True` avoids one temporary tensor in forward, but the peak is in backward.
+# So `inplace=True` avoids one temporary tensor in forward, but the peak is in backward. (If an
+# operation did save the overwritten tensor, backward would raise an error.)
 #
 # ## Attention: eager, or fused
 #
@@ -373,10 +374,11 @@ for b, s, h, a in [(1, 1024, 1024, 16), (2, 2048, 2048, 16), (1, 2048, 12288, 96
     theory = s * b * h * (34 + 5 * a * s / h)
     on_gpu = block_saved(b, s, h, a).num_bytes
     rows.append((b, s, h, a, f"{on_gpu / theory - 1:+.3%}"))
-pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off"])
+pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels, off by"])
 
 # %% [markdown] id="read-megatron"
-# With a GPU's kernels the totals agree to 0.1 %.
+# With a GPU's kernels the totals agree to 0.1 %. The norms keep a little more than the paper says:
+# it leaves out the two float32 statistics that each norm keeps per token.
 #
 # The paper's "mixed precision" has 16-bit weights. Under PyTorch's `autocast`, weights, norms and
 # softmax stay float32, so a block keeps more ([01b](01b_more_levers.ipynb) counts how much).
@@ -489,5 +491,5 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - List what autograd saves, and add up its bytes in three ways.
-# - Say whether an operation keeps its input, its output, a mask or nothing, and on which device.
+# - Say whether an operation keeps its input, its output, a mask or nothing, on a CPU and on a GPU.
 # - Take a formula from a paper and compare it with a count, term by term.
