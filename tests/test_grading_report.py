@@ -139,9 +139,7 @@ def test_the_instructor_alone_sees_why_an_answer_is_to_be_read(lab, tmp_path):
     assert f'<article id="{place}"' in pages.answers_page(lab, "1.2", entries)
     assert "<li>uses &lt;sys&gt;." in index
     assert ">ann, 1.2, line 2</a>" in index
-    assert "Please read:</strong> line 2: uses &lt;sys&gt;." in pages.answers_page(
-        lab, "1.2", entries
-    )
+    assert "read:</strong> line 2: uses &lt;sys&gt;." in pages.answers_page(lab, "1.2", entries)
     assert "line 2" not in pages.feedback_page(lab, entries[0], "v1")
 
 
@@ -178,9 +176,8 @@ def test_marks_by_hand_go_before_those_of_the_checks(lab, tmp_path):
 
 @pytest.mark.parametrize(("line", "said"), table("marks"))
 def test_a_line_of_marks_that_fits_nothing_is_named(lab, tmp_path, line, said):
-    path = write(
-        tmp_path / "m.csv", "student,exercise,points,comment", "bob,1.1,1,", line, "b,9,9,"
-    )
+    heads = "student,exercise,points,comment"
+    path = write(tmp_path / "m.csv", heads, "bob,1.1,1,", line, "b,9,9,")
     with pytest.raises(GradingError, match=said) as error:
         read_marks(path, lab, NAMES, Roster(None))
     assert len(str(error.value).splitlines()) == 3  # of both lines, and what to do

@@ -347,9 +347,7 @@ def test_time_and_flops_come_from_runs_of_their_own():
     assert len(report.step_seconds) == 3
     assert report.seconds > 0
     # A linear layer costs 2 FLOPs per weight and token forward, twice that backward.
-    weights = sum(
-        b.nbytes // 4 for n, b in model.named_parameters() if "weight" in n and b.dim() > 1
-    )
+    weights = sum(b.numel() for n, b in model.named_parameters() if "weight" in n and b.dim() > 1)
     positions = model.position_embedding.weight.numel()
     linear = 6 * (weights - positions) * 4 * 32
     attention = 3 * 3 * 2 * 2 * 4 * 32 * 32 * 32
@@ -372,6 +370,14 @@ def test_an_lstm_has_the_flops_of_its_cells():
         hidden.addmm_(torch.ones(64, 128), torch.ones(128, 32))
         hidden.expand(3, 64, 32).clone().baddbmm_(torch.ones(3, 64, 8), torch.ones(3, 8, 32))
     assert counter.get_total_flops() == 2 * 64 * 32 * (128 + 3 * 8)
+
+
+@pytest.mark.parametrize(("kind", "groups"), [(nn.Conv2d, 8), (nn.ConvTranspose2d, 8)])
+def test_a_convolution_costs_twice_as_much_backward(kind, groups):
+    conv, x = kind(8, 8, 3, 2, groups=groups), torch.randn(3, 8, 9, 9, requires_grad=True)
+    forward = 2 * conv.weight[0].numel() * min(x.numel(), conv(x).numel())
+    report = memory.measure(lambda: conv(x).sum().backward(), flops=True)
+    assert report.flops == 3 * forward
 
 
 def test_flops_of_a_loss_that_differentiates_inside_are_counted():

@@ -16,6 +16,7 @@ from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.training import Recipe
 
 OWN = Path(__file__).with_name("own_models.py")
+ONE_GIB = {"budget_bytes": 2**30, "effective_batch": 4, "precisions": ["fp32"]}
 
 
 @pytest.mark.parametrize("name", ["segmentation", "two_models"])
@@ -175,9 +176,7 @@ def test_what_cannot_be_taken_apart_gets_a_table_without_recomputation(name, why
 @pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")
 def test_stages_that_chance_or_values_leave_out_are_planned_as_a_whole(name, why):
     torch.manual_seed(0)  # with other values one sample may run more stages than two: that is told
-    found = planning.fit(
-        f"{OWN}:{name}", budget_bytes=2**30, effective_batch=4, precisions=["fp32"]
-    )
+    found = planning.fit(f"{OWN}:{name}", **ONE_GIB)
     assert why in found.why_whole
     assert found.best.overhead == 0
 
@@ -185,9 +184,7 @@ def test_stages_that_chance_or_values_leave_out_are_planned_as_a_whole(name, why
 def test_stages_that_draw_with_python_are_kept_and_its_states_stay_as_they_were():
     random.seed(1)
     before = random.getstate()
-    found = planning.fit(
-        f"{OWN}:draws_inside", budget_bytes=2**30, effective_batch=4, precisions=["fp32"]
-    )
+    found = planning.fit(f"{OWN}:draws_inside", **ONE_GIB)
     assert random.getstate() == before
     assert not found.why_whole
     assert found.sameness.recomputed == "another"

@@ -71,13 +71,19 @@ def _of_a_head(input: Tensor, head: Tensor, *settings: Any, **_: Any) -> int:
 
 def _of_rnn(rows: Tensor, weights: Any, more: Any, *_: Any, times: int = 1, **__: Any) -> int:
     """Count what multiplies each step of each row: a layer's two matrices, or all in a list."""
-    matrices = (
-        [w for w in weights if w.dim() == 2] if isinstance(weights, list) else [weights, more]
-    )
+    pair = [weights, more]
+    matrices = [w for w in weights if w.dim() == 2] if isinstance(weights, list) else pair
     per_row = sum(matrix.numel() for matrix in matrices)
     return int(2 * times * per_row * (rows.numel() // rows.size(-1)))
 
 
+def _of_convolution(above: Tensor, rows: Tensor, weights: Tensor, *more: Any, **_: Any) -> int:
+    """Count a convolution's backward; PyTorch's counts one of groups that many times."""
+    positions = (rows if more[-4] else above).numel()  # of a transposed one its input's
+    return int(2 * weights[0].numel() * positions * sum(more[-1][:2]))
+
+
+_BACKWARD: dict[Any, Callable[..., int]] = {_aten.convolution_backward: _of_convolution}
 _OF_RNN: dict[Any, Callable[..., int]] = {
     _aten.mkldnn_rnn_layer: _of_rnn,
     _aten.mkldnn_rnn_layer_backward: functools.partial(_of_rnn, times=2),
@@ -89,7 +95,7 @@ _OF_RNN: dict[Any, Callable[..., int]] = {
 def flops_of(operation: Any) -> Callable[..., int] | None:
     """Return what counts the FLOPs of an operation; `None` for an LSTM and all but matmuls."""
     packet = operation.overloadpacket
-    return flop_registry.get(_ALIKE.get(packet, packet))
+    return _BACKWARD.get(packet) or flop_registry.get(_ALIKE.get(packet, packet))
 
 
 class _Tracker(ModuleTracker):
@@ -119,7 +125,7 @@ def flop_counter() -> FlopCounterMode:
     counter = FlopCounterMode(display=False)
     counter.mod_tracker = _Tracker()
     counter.flop_registry |= {unlisted: flop_registry[known] for unlisted, known in _ALIKE.items()}
-    counter.flop_registry |= _OF_RNN
+    counter.flop_registry |= _OF_RNN | _BACKWARD
     if importlib.util.find_spec("torch.nn.modules.linear_cross_entropy"):  # 2.13 on
         importlib.import_module("torch.nn.modules.linear_cross_entropy")
         name = "_linear_cross_entropy_batch_chunked"

@@ -34,10 +34,8 @@ class FakeMaker:
 
     def makes(self, tensor: Tensor) -> bool:
         """Tell whether a tensor is of the kind that is made here: no negated view, no constant."""
-        plain = (
-            type(tensor) is FakeTensor and tensor.fake_device == _CPU and tensor.constant is None
-        )
-        return plain and bool(torch._C._dispatch_key_set(tensor) == self._keys)
+        mine = type(tensor) is FakeTensor and tensor.fake_device == _CPU and tensor.constant is None
+        return mine and bool(torch._C._dispatch_key_set(tensor) == self._keys)
 
     def make(self, kind: torch.dtype, size: Any, strides: Any) -> Tensor:
         """Make a tensor with a storage of its own; inside `asking_no_mode`."""

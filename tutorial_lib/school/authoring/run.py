@@ -44,9 +44,7 @@ def fill(notebook: NotebookNode, path: Path, *, force: bool) -> bool:
         AuthoringError: When a cell fails, or an output may not be stored.
     """
     name = f"{path.parent.name}/{path.name}"
-    missing = marks.missing_packages(
-        cell.source for cell in notebook.cells if cell.cell_type == "code"
-    )
+    missing = marks.missing_packages(c.source for c in notebook.cells if c.cell_type == "code")
     kept = False
     if path.is_file() and (missing or not force):
         try:

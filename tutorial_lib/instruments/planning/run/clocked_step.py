@@ -172,9 +172,7 @@ def measure_times(
     for _ in range(max(1, repeats)):
         start = read()
         runs.append(run_clocked(model, calls, loss, read, kept=kept).durations(start))
-    forward, backward = (
-        torch.tensor(kind).median(dim=0).values for kind in zip(*runs, strict=True)
-    )
+    forward, backward = (torch.tensor(one).median(dim=0).values for one in zip(*runs, strict=True))
     return forward.tolist(), backward.tolist()
 
 
