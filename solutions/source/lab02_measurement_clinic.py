@@ -1,12 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 02: the measurement clinic
 #
-# Many benchmarks read the clock too early, run on a cold machine, or report an earlier
-# run's peak. You fix three such benchmarks, build two meters that PyTorch doesn't have,
-# and profile a transformer.
+# You fix three benchmarks that measure wrongly, build two meters that PyTorch doesn't
+# have, and profile a transformer.
 #
-# **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. Take a break after 2.4.
-# Exercise 2.7 is optional if you aren't graded.
+# **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. Exercise 2.7 is optional if
+# you aren't graded.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -18,10 +17,9 @@
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
 # | 2.7 | the smallest card on which a step runs | 2 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants
-# may go into your own cells above it. In each `guess = None`, replace `None` with a
-# number before you go on. The checks refuse an answer that uses the course's own meters
-# or creates a `PretendGPU`, the machine described below.
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. The checks refuse an answer that uses the course's own meters or creates a
+# `PretendGPU`, the machine described below.
 
 # %% id="imports"
 import gc
@@ -50,24 +48,18 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 # %% [markdown] id="the-machine"
 # ## The machine
 #
-# Real seconds differ from machine to machine, so you measure on a `PretendGPU`. Like
-# `torch.cuda`, it has `synchronize`, `memory_allocated`, `max_memory_allocated` and
-# `reset_peak_memory_stats`. It counts real bytes on your CPU, but its clock, `now()`,
-# follows a script. Like a GPU, it has a queue: `launch` returns after 20 µs, and the
-# work continues while Python runs ahead.
-#
-# ```text
-# Python   launch launch launch ........ synchronize waits ........ reads the clock
-# GPU             [   step 1   ][   step 2   ][   step 3   ]
-# ```
+# Real seconds differ from machine to machine, so you measure on a `PretendGPU`. It
+# counts real bytes on your CPU, but its clock, `now()`, follows a script. Like a GPU,
+# it has a queue: `launch` returns after 20 µs, and the work continues while Python runs
+# ahead.
 #
 # ## 2.1 The seconds of a step
 #
 # Difficulty 1/5 · importance 5/5 · 8 minutes
 #
 # The next cell's benchmark starts the clock, launches five steps, and divides the time
-# by five. A step takes 0.25 s on an idle, warm machine. `SLOWNESS` has a factor for
-# each launch: with factor 4, a step takes 1 s.
+# by five. On an idle, warm machine, a step takes 0.25 s; `SLOWNESS` has a factor for
+# each launch.
 
 # %% id="patient-2-1"
 # cold, cold, fine, fine, fine, slowed by another program, fine
@@ -97,10 +89,10 @@ print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 
 # %% [markdown] id="goal-2-1"
-# With `wait=False` the benchmark measures only the launches. With `wait=True` its mean
-# includes the two cold steps. Even after a warm-up, a mean would include the step that
-# another program slows down. So write `step_seconds`, with a warm-up and a median. For
-# two warm-up steps and five timed steps, the number to reach is **0.26 s**.
+# With `wait=True` the mean includes the two cold steps. Even after a warm-up, a mean
+# would include the step that another program slows down. So write `step_seconds`, with
+# a warm-up and a median. For two warm-up steps and five timed steps, the number to
+# reach is **0.26 s**.
 
 
 # %% id="answer-2-1"
@@ -165,8 +157,8 @@ print(f"pretended seconds: {mended:.2f}")
 #
 # Here the *other* step really takes 1.25 times as long as the *plain* one. But after
 # seven launches the pretend GPU gets hot, and every step takes 2.2 times as long as
-# before. The benchmark runs seven plain steps, then seven others. It divides the
-# others' average time by the plain steps' average time.
+# before. The benchmark divides the average time of seven others by that of seven plain
+# steps before them.
 #
 # **Predict.** According to this benchmark, how many times as long as the plain step
 # does the other step take?
@@ -195,8 +187,7 @@ print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
 # %% [markdown] id="read-2-2"
 # All *other* steps ran on a hot machine, so medians wouldn't help. Write `slowdown`,
-# which runs the two steps *in turn*, so that both steps of a pair find the machine in
-# the same state. The number to reach is 1.25.
+# which runs the two steps *in turn*. The number to reach is 1.25.
 
 
 # %% id="answer-2-2"
@@ -244,8 +235,7 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 # %% [markdown] id="hints-2-2"
 # <details><summary>Hint 1: the order</summary>
 #
-# Run plain, other, plain, other, and so on. Then the machine gets hot within at most
-# one pair.
+# Run plain, other, plain, other, and so on.
 # </details>
 # <details><summary>Hint 2: one step, timed</summary>
 #
@@ -261,10 +251,9 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# Now you measure memory. `PretendGPU(gpt)` counts the bytes of the model and of all
-# that is allocated inside its `with` block. The benchmark `profile_memory` should tell
-# how much memory a training step needs. It measures a step on four sequences, on eight,
-# and on the first four again. Which of the three numbers is right?
+# `PretendGPU(gpt)` counts the bytes of the model and of all that is allocated inside
+# its `with` block. `profile_memory` measures a step on four sequences, on eight, and on
+# the first four again. Which of the three numbers is right?
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -294,14 +283,12 @@ with counted:
 [Bytes(size) for size in (four, eight, four_again)]
 
 # %% [markdown] id="read-2-3"
-# None of them is right. The last two are equal, although the steps differ in size,
-# because the peak wasn't reset in between. The first lacks AdamW's state, which doesn't
-# exist yet in the first backward. And all three include what is in memory anyway,
-# between two steps.
+# None of them is right. The last two are equal, because the peak wasn't reset in
+# between. The first lacks AdamW's state, which doesn't exist yet in the first backward.
+# And all three include what is in memory anyway, between two steps.
 #
-# Write `steady_peak` for a *steady* step, one that isn't the first. It returns by how
-# many bytes the step's peak exceeds what was in memory before the step. For four
-# sequences the number to reach is:
+# Write `steady_peak` for a *steady* step, one that isn't the first. For four sequences
+# the number to reach is:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
@@ -344,11 +331,11 @@ checks.lab02.steady_peak(steady_peak)
 # </details>
 # <details><summary>Hint 2: the reset</summary>
 #
-# Reset after the warm-up, since a first step may need a large workspace.
+# Reset after the warm-up.
 # </details>
 # <details><summary>Hint 3: the bytes before the step</summary>
 #
-# Read them after the warm-up, which leaves gradients and optimizer state in memory.
+# Read them after the warm-up.
 # </details>
 
 # %% id="mended-2-3"
@@ -398,8 +385,8 @@ print(f"{behind} storages{beside(guess, behind)}")
 # the whole storage alive.
 #
 # Write `activation_bytes`, which adds up the bytes of the saved storages. Weights and
-# buffers don't count, whatever shape they are saved in, because they are in memory
-# anyway. For the transformer on eight sequences the number to reach is:
+# buffers don't count, whatever shape they are saved in. For the transformer on eight
+# sequences the number to reach is:
 
 # %% id="goal-2-4"
 int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)
@@ -450,9 +437,8 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 # </details>
 # <details><summary>Hint 3: what pack may return</summary>
 #
-# A softmax saves its own result, whose `grad_fn` is the node that saves it. If `pack`
-# returns that tensor, tensor and node keep each other alive. `tensor.detach()` has no
-# `grad_fn`.
+# If `pack` returns a tensor with a `grad_fn`, tensor and graph may keep each other
+# alive. So return `tensor.detach()`.
 # </details>
 
 # %% [markdown] id="text-2-5"
@@ -492,35 +478,9 @@ print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
 # Each loss keeps its graph, and the graph keeps every tensor that it saved for a
 # backward pass that never comes.
 #
-# To find such tensors, `gc.get_objects()` isn't enough, because it lists only Python
-# objects. The largest tensor here, the log-probabilities inside `cross_entropy`, never
-# was a Python object. So catch each tensor when an operation creates it, in a dispatch
-# mode (chapter 02). Track the storages in a weak dictionary, which doesn't keep them
-# alive:
-
-
-# %% id="tool-dispatch"
-class Spy(TorchDispatchMode):
-    """Run every operation, and print its name and its result's shape."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        print(func.overloadpacket.__name__, tuple(out.shape))
-        return out
-
-
-with Spy():
-    grid = torch.ones(4, 3)
-    doubled = (2 * grid[1:]).relu_()
-followed = weakref.WeakKeyDictionary({doubled.untyped_storage(): "mul"})
-while_it_lives = list(followed.values())
-del doubled
-while_it_lives, list(followed.values())
-
-
-# %% [markdown] id="goal-2-5"
-# The weak dictionary forgets a storage that is freed. `Births` is a dispatch mode with
-# such a dictionary. It tracks every storage that a step creates:
+# Many such tensors never were Python objects. So `Births`, a dispatch mode (chapter
+# 02), tracks each storage that an operation creates, in a weak dictionary, which
+# forgets a storage that is freed:
 
 
 # %% id="given-2-5"
@@ -544,11 +504,10 @@ class Births(TorchDispatchMode):
 
 
 # %% [markdown] id="task-2-5"
-# First write `made`, which returns the storages that an operation allocated. (Of the
-# four operations that `Spy` printed, two allocated a storage.) Then write `find_leaks`.
-# It lists every storage that the step created and that is still alive after the step,
-# except gradients and optimizer state. Reference cycles aren't leaks, so let Python's
-# garbage collector run before you list.
+# First write `made`, which returns the storages that an operation allocated. Then write
+# `find_leaks`. It lists every storage that the step created and that is still alive
+# after the step, except gradients and optimizer state. Reference cycles aren't leaks,
+# so let Python's garbage collector run before you list.
 #
 # The goal: for `train_and_validate`, the listed sizes add up to the growth per step
 # counted above.
@@ -599,15 +558,16 @@ checks.lab02.find_leaks(find_leaks)
 # </details>
 # <details><summary>Hint 2: what is still there</summary>
 #
-# After the step, let Python's garbage collector run. Then the weak dictionary has only
-# storages that are still alive. </details> <details><summary>Hint 3: what is meant to
-# stay</summary>
+# After a garbage collection, the weak dictionary has only storages that are still
+# alive.
+# </details>
+# <details><summary>Hint 3: what is meant to stay</summary>
 #
 # Exclude each `parameter.grad`, and the tensors in `optimizer.state`, which has a dict
 # for each parameter. Compare storages, not tensors.
 # </details>
 #
-# Now examine the step, and then its fixed version:
+# Examine the step, then its fixed version:
 
 # %% id="examine-patient"
 leaks = sorted(find_leaks(train_and_validate, gpt, adamw), key=lambda leak: leak[1])
@@ -627,10 +587,8 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# The step leaves behind what a whole forward pass saved. With `torch.no_grad()` around
-# the validation, it leaves only the loss's four bytes. Appending `loss.item()` or
-# `loss.detach()` would stop the leak too, but only `no_grad` also saves memory *while*
-# the validation runs.
+# Appending `loss.item()` or `loss.detach()` would stop the leak too, but only `no_grad`
+# also saves memory *while* the validation runs.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
@@ -640,7 +598,7 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 # Write `profile_step`, which returns a steady step's forward peak, backward peak and
 # samples per second. Unlike in 2.3, these peaks are *total* bytes, parameters and
 # optimizer state included. Compute samples per second from the median time of whole
-# steps. The forward and backward peaks to reach are the first two numbers here:
+# steps. The peaks to reach are the first two numbers here:
 
 # %% id="goal-2-6"
 report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
@@ -701,8 +659,7 @@ checks.lab02.profile_step(profile_step)
 # </details>
 # <details><summary>Hint 2: from the inner function to the result</summary>
 #
-# The inner function writes its readings into a dictionary outside. Each step overwrites
-# the readings of the step before, so a steady step's remain.
+# The inner function writes its readings into a dictionary outside.
 # </details>
 # <details><summary>Hint 3: samples per second</summary>
 #
@@ -710,9 +667,8 @@ checks.lab02.profile_step(profile_step)
 # </details>
 
 # %% [markdown] id="profile-text"
-# Now profile the GPT, plain and checkpointed. Under
-# `segments.applied(gpt, "per-block")` each block keeps only its input and runs again in
-# backward.
+# Under `segments.applied(gpt, "per-block")` each block keeps only its input and runs
+# again in backward.
 #
 # **Predict.** By what percentage does checkpointing lower the backward peak?
 
@@ -758,13 +714,11 @@ checkpointed.figure()
 # keeps little more than twelve block inputs, and backward recomputes one block at a
 # time.
 #
-# The parameters' gradients take the same memory with and without checkpointing. In a
-# step on only 8 tokens they are nearly all that backward adds, so checkpointing doesn't
-# help (last printed line).
+# In a step on only 8 tokens, the parameters' gradients are nearly all that backward
+# adds, so checkpointing doesn't help (last printed line).
 #
-# What is the price in time? Backward takes about twice the work of forward, so a step
-# takes three forwards' work, and one more forward makes it a third longer. Your
-# functions can measure that on this machine, since `torch.cpu` has a `synchronize` too.
+# What is the price in time? Your functions can measure it on this machine, since
+# `torch.cpu` has a `synchronize` too.
 
 # %% id="real-seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -783,20 +737,16 @@ print(f"samples per second: {rates[0]:.1f} plain, {rates[1]:.1f} checkpointed")
 print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 
-# %% [markdown] id="read-price"
-# Your extra time may be less than a third, because PyTorch stops a recomputation early.
-# It may be more, because a checkpoint adds work of its own.
-
 # %% [markdown] id="text-2-7"
 # ## 2.7 Optional: needs and takes
 #
 # Difficulty 2/5 · importance 5/5 · 6 minutes
 #
 # A step without a memory limit *takes* more than it *needs* (chapter 02). `nvidia-smi`
-# shows what the step takes, plus CUDA's *context*, the memory that CUDA needs for
-# itself. The authors of xMem, a paper about predicting memory, ran training loops of
-# image models twice on real GPUs: uncapped, and with a cap on PyTorch's memory. In many
-# capped runs, the cap was below what `nvidia-smi` had shown for the uncapped run.
+# shows what the step takes, plus CUDA's *context*. The authors of the xMem paper ran
+# training loops of image models twice on real GPUs: uncapped, and with a cap on
+# PyTorch's memory. In many capped runs, the cap was below what `nvidia-smi` had shown
+# for the uncapped run.
 #
 # **Predict.** What percentage of those capped runs succeeded?
 
@@ -816,15 +766,13 @@ print(f"{100 * ran / number:.0f} % ended well{beside(guess, 100 * ran / number)}
 pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
-# The table compares each cap with three numbers for the uncapped run: what `nvidia-smi`
-# showed, and two peaks of PyTorch's allocator, which we emulated. *Reserved* includes
-# memory that the allocator keeps cached; *allocated* doesn't. No run succeeded with a
+# *Reserved* and *allocated* are peaks of PyTorch's allocator, emulated by us.
+# *Reserved* includes memory that the allocator keeps cached. No run succeeded with a
 # cap below *allocated*, so this number can rule out a cap. The other two can't, because
 # many runs succeeded with a cap below them.
 #
-# Write `smallest_card`. Given a step's three numbers and a list of cards, it returns
-# the memory of the smallest card that isn't ruled out. PyTorch can't use the part of a
-# card's memory that CUDA's context holds.
+# Write `smallest_card`, which returns the memory of the smallest card that isn't ruled
+# out. PyTorch can't use the part of a card's memory that CUDA's context holds.
 
 
 # %% id="answer-2-7"
@@ -855,12 +803,11 @@ checks.lab02.smallest_card(smallest_card)
 # %% [markdown] id="hints-2-7"
 # <details><summary>Hint 1: which number</summary>
 #
-# When the allocator reaches a cap, it frees what it has cached, and tries again. Which
-# of the three numbers has no cached memory in it?
+# Which of the three numbers has no cached memory in it?
 # </details>
 # <details><summary>Hint 2: how much is available</summary>
 #
-# PyTorch can use the card's memory minus the context.
+# The card's memory minus the context.
 # </details>
 # <details><summary>Hint 3: no card</summary>
 #
