@@ -16,11 +16,9 @@
 # | 4.5 | a chain's smallest budget | 3 |
 # | 4.6 | the fastest schedule within a budget | 4 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants
-# may go into your own cells above it. In each `guess = None`, replace `None` with a
-# number before you go on. The checks refuse the library's planner (`planning.solve` and
-# `floor_bytes`). The check of 4.1 also refuses `planning.simulate` and what a `Plan`
-# computes; the check of 4.2 also refuses `planning.apply`.
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. The checks refuse `planning.solve` and `floor_bytes`; in 4.1 also
+# `planning.simulate` and what a `Plan` computes, in 4.2 also `planning.apply`.
 
 # %% id="imports"
 import math
@@ -46,8 +44,7 @@ from tutorial_lib.units import Bytes, human_bytes
 # *segment*: only its input stays in memory, and its stages run again for their
 # backward. Segments may be nested.
 #
-# Here are three schedules of six stages. Triangles point up for forwards (hollow if
-# they run again) and down for backwards.
+# Triangles point up for forwards (hollow if they run again) and down for backwards.
 
 # %% id="three-trees"
 unequal = [
@@ -67,22 +64,18 @@ widgets.schedule_stepper(events, unit=1)
 # %% [markdown] id="moments-text"
 # ## What a stage holds while it runs
 #
-# The next cells have two functions that return the most bytes that stages hold while
-# they run, *not counting the first stage's input*:
+# Two functions return the most bytes that stages hold while they run, *not counting the
+# first stage's input*:
 #
-# - `kept_needs` is for one **kept** stage. Such a stage holds the most when its forward
-#   ends, or while its backward runs.
+# - `kept_needs` is for one **kept** stage.
 # - `dropped_needs` is for **dropped** stages: a segment's stages while they run without
-#   keeping anything for backward. They run one after the other, and each holds only its
-#   input and output.
+#   keeping anything for backward.
 #
 # Both functions take `end`, the last stage of the part that runs. When a segment runs
-# *again*, the gradient of `end`'s output is already in memory, and the functions count
-# this gradient. In the first forward, `end` is the chain's last stage, and there is no
-# gradient yet.
+# *again*, they count the gradient of `end`'s output. In the first forward, `end` is the
+# chain's last stage.
 #
 # A stage's `saved_bytes` include its output but not its input.
-# `help(planning.Stage)` explains the other fields.
 
 
 # %% id="given-waiting"
@@ -120,8 +113,7 @@ def dropped_needs(stages, start, stop, end):
 
 
 # %% [markdown] id="layers-text"
-# Now take a real model of 32 blocks, the last of which includes the loss.
-# `planning.profile` counts each block's bytes and predicts its seconds.
+# Our model has 32 blocks, the last of which includes the loss.
 
 
 # %% id="given-layers"
@@ -179,8 +171,7 @@ figures.schedule(
 #
 # Cut a chain into segments of `length` stages. Checkpoint every segment except the
 # last, whose backward comes first. Write `segments_cost`, which returns a step's peak
-# in bytes, and its seconds. The figure above shows the backward of the middle segment
-# of three.
+# in bytes, and its seconds.
 #
 # Your numbers must equal those of `planning.simulate`, the peak to the byte. Go through
 # the segments from left to right, and add up their inputs. During a segment's backward,
@@ -224,8 +215,7 @@ checks.lab04.segments_cost(segments_cost)
 # %% [markdown] id="hints-4-1"
 # <details><summary>Hint 1: two loops</summary>
 #
-# Loop over the segments' first stages, `range(0, len(stages), length)`. Inside this
-# loop, loop over the segment's stages.
+# Loop over `range(0, len(stages), length)`, and in it over the segment's stages.
 # </details>
 # <details><summary>Hint 2: a segment's backward</summary>
 #
@@ -235,10 +225,9 @@ checks.lab04.segments_cost(segments_cost)
 # </details>
 # <details><summary>Hint 3: the first forward</summary>
 #
-# In the first forward, every segment but the last is dropped. While that happens,
-# memory holds the inputs so far and
-# `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Count such a segment's
-# forward seconds twice.
+# In the first forward, every segment but the last is dropped. Then memory holds the
+# inputs so far and `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Count such
+# a segment's forward seconds twice.
 # </details>
 #
 # **Predict.** For our 32 equal blocks, which segment length, 1, 2, 4 or 8, has the
@@ -260,17 +249,16 @@ table = {
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# By chapter 06's formula, the peak is lowest near segments of $\sqrt{32 / 9}$ blocks,
-# since each of the 32 blocks saves 9 times its input. In the table, longer segments
-# always take less time, because the last segment, which isn't recomputed, gets longer.
-# So the sweet spot is the length with the lowest peak, or a slightly larger length.
+# Longer segments take less time, because the last segment, which isn't recomputed, gets
+# longer. So the sweet spot is the length with the lowest peak, or a slightly larger
+# length.
 #
 # ## 4.2 Run a tree
 #
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
 # Write `run_tree`, which runs any tree on real layers. You may nest PyTorch's
-# checkpoint. There are three goals:
+# checkpoint. The goals:
 #
 # - the gradients equal those without checkpoints **to the last bit**, dropout included;
 # - each layer runs as often as the tree says;
@@ -321,7 +309,7 @@ checks.lab04.run_tree(run_tree)
 # argument: a `lambda` would look up the loop's variable after the loop.
 # </details>
 #
-# The next cells count the peaks of real steps with the same four segment lengths.
+# Now count the peaks of real steps:
 
 
 # %% id="given-counted"
@@ -366,7 +354,6 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-sweet-spot"
-# Segments of two need less memory than single blocks and, on paper, less time.
 #
 # ## 4.3 Revolve: the fewest forwards
 #
@@ -375,21 +362,19 @@ plots.tradeoff(
 # Revolve (chapter 06c) limits memory in another way: only *one* stage may be kept at a
 # time, and there are $c$ **places** (06c's slots). A place holds one tensor that a
 # stage passes to the next, and one place always holds the chain's input. The running
-# stage's own input takes no place. Write `fewest_forwards`: how many forwards of single
-# stages must run in all, first runs included?
+# stage's own input takes no place.
 #
-# Suppose a part of the chain has $n$ stages and $c$ places. Run its first $k$ stages
-# and put their output into a place. The later part has $n - k$ stages and $c - 1$
-# places. When its backward is done, its places are free again, and the first part has
-# $k$ stages and $c$ places. So the fewest forwards are:
+# From $n$ stages and $c$ places, run the first $k$ stages and put their output into a
+# place. The later part has $n - k$ stages and $c - 1$ places. After its backward, the
+# first part has $k$ stages and $c$ places. So `fewest_forwards` returns:
 #
 # $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
 # A single stage needs one forward: $F(1, c) = 1$. Without a place, several stages can't
 # go backward: $F(n, 0) = \infty$ for $n > 1$.
 #
-# **Predict.** A plain step of 32 stages takes 32 forwards. How many are needed with 4
-# places?
+# **Predict.** A plain step of 32 stages takes 32 forwards. How many does Revolve need
+# with 4 places?
 
 # %% id="guess-revolve"
 guess = None  # forwards
@@ -429,13 +414,11 @@ checks.lab04.fewest_forwards(fewest_forwards)
 # %% [markdown] id="hints-4-3"
 # <details><summary>Hint 1: the recursion is the program</summary>
 #
-# Inside yours, write a function of `n` and `c`: two special cases, then a `min` over
-# `k`.
+# Write an inner function of `n` and `c`.
 # </details>
 # <details><summary>Hint 2: it takes forever</summary>
 #
-# Your function solves the same parts over and over. `functools.cache` stores each
-# answer.
+# `functools.cache` stores each answer.
 # </details>
 # <details><summary>Hint 3: by hand</summary>
 #
@@ -459,8 +442,7 @@ for places in (1, 2, 4, 8, 16, 32):
 # first $k$ stages are a segment, whose inside is a schedule with $c$ places. The stages
 # after the segment are a schedule with $c - 1$ places.
 #
-# The goal: as many forwards as in 4.3, with one stage kept at a time and at most $c$
-# places used. For four stages and one place the tree is `((((0,), 1), 2), 3)`.
+# For four stages and one place the tree is `((((0,), 1), 2), 3)`.
 
 
 # %% id="answer-4-4"
@@ -501,8 +483,8 @@ checks.lab04.revolve_tree(revolve_tree)
 # %% [markdown] id="hints-4-4"
 # <details><summary>Hint 1: which k</summary>
 #
-# Copy 4.3's inner function. If it compares pairs `(forwards, k)`, its `min` also tells
-# you the k.
+# If 4.3's inner function compares pairs `(forwards, k)`, its `min` also tells you the
+# k.
 # </details>
 # <details><summary>Hint 2: a second recursion</summary>
 #
@@ -511,7 +493,7 @@ checks.lab04.revolve_tree(revolve_tree)
 # </details>
 # <details><summary>Hint 3: putting it together</summary>
 #
-# The segment is one item, and the later part's items follow it: `(segment, *later)`.
+# The later items follow the segment: `(segment, *later)`.
 # </details>
 #
 # **Predict.** On the 32 real blocks, how large is Revolve's peak with 4 places, as a
@@ -532,8 +514,8 @@ print(f"4 places: {shares[4]:.0%}{beside(guess, shares[4])}")
 pd.DataFrame(table).T.rename_axis("places")
 
 # %% [markdown] id="read-revolve-real"
-# The peak falls far below what equal segments reach, but the step takes longer, because
-# Revolve never keeps two blocks at once, even if they fit.
+# The step takes longer, because Revolve never keeps two blocks at once, even if they
+# fit.
 #
 # ## 4.5 The smallest budget
 #
@@ -553,8 +535,7 @@ pd.DataFrame(table).T.rename_axis("places")
 #   nothing else in memory.
 #
 # A way needs as many bytes as its *largest* moment. The part needs as many as its
-# *smallest* way. A part of one stage can only be kept. (Trying every tree would take
-# too long: eleven stages have a million trees.)
+# *smallest* way. A part of one stage can only be kept.
 #
 # **Predict.** In the chain below, blocks get narrower. How large is the smallest
 # possible peak, as a fraction of the peak with everything kept?
@@ -605,8 +586,7 @@ checks.lab04.smallest_budget(smallest_budget)
 # %% [markdown] id="hints-4-5"
 # <details><summary>Hint 1: the recursion</summary>
 #
-# An inner function `needs(start, end)` with `@cache` returns the `min` of a list, with
-# one number for each way.
+# Write an inner function `needs(start, end)` with `@cache`.
 # </details>
 # <details><summary>Hint 2: one way</summary>
 #
@@ -625,8 +605,6 @@ share = floor / everything
 print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}")
 
 # %% [markdown] id="read-floor"
-# The first block alone takes most of this peak. Only finer stages or a smaller
-# micro-batch would lower the peak further.
 #
 # ## 4.6 The fastest schedule within a budget
 #
@@ -635,8 +613,7 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 # Write `fastest_tree`. A part can begin in the same two ways as in 4.5, but now the
 # part has `room`: the bytes that it may use in addition to its input. A way is possible
 # only if its `kept_needs` or `dropped_needs` fits into the room. Choose the possible
-# way with the least *extra time*, the seconds of all forwards that run again. (Give
-# `min` a `key` that looks only at the seconds, because trees can't be compared.)
+# way with the least *extra time*, the seconds of all forwards that run again.
 #
 # The rest of the part gets less room: the part's room minus what the way keeps in
 # memory. A segment's inside gets the whole room again, because by then the rest has
@@ -687,17 +664,16 @@ checks.lab04.fastest_tree(fastest_tree)
 # <details><summary>Hint 1: time and tree together</summary>
 #
 # An inner `fastest(start, end, room)` with `@cache` returns the extra seconds and the
-# tree, or `(math.inf, ())` if nothing fits.
+# tree, or `(math.inf, ())`. Give `min` a `key`, because trees can't be compared.
 # </details>
 # <details><summary>Hint 2: room</summary>
 #
-# After a kept stage, the rest has `room` minus the stage's `saved_bytes`. After a
-# segment, the rest has `room` minus the input of stage `split`.
+# After a kept stage, subtract its `saved_bytes`; after a segment, the input of stage
+# `split`.
 # </details>
 # <details><summary>Hint 3: the tree</summary>
 #
-# For *keep*: `(start, *rest)`. For *drop*: `(inside, *rest)`, since the inside is one
-# item. Check the budget first, with `smallest_budget(stages)`.
+# *Keep*: `(start, *rest)`. *Drop*: `(inside, *rest)`. Check the budget first.
 # </details>
 #
 # **Predict.** The budget is half the peak with everything kept. By what percentage is
@@ -749,13 +725,10 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-plans"
-# Long chains have too many different values of `room`, so solvers such as
-# `planning.solve` round bytes up to a coarser unit.
 #
 # ## On a GPU
 #
-# This part is never graded. With a larger batch and a GPU's kernels, the trees may
-# differ from those above.
+# This part is never graded.
 
 
 # %% id="gpu"
@@ -794,5 +767,4 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="end"
-# `planning.profile` finds the stages of any model, and `planning.apply` runs a plan on
-# it. Chapter 07 looks inside a stage.
+# `planning.apply` runs a plan on any model.
