@@ -15,10 +15,9 @@
 # | 5.4 | the fewest FLOPs within a target in bytes | 4 |
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants
-# may go into your own cells above it. In each `guess = None`, replace `None` with a
-# number before you go on. The check of 5.1 refuses the library's `segments`, and the
-# check of 5.4 its solver (`planning.solve` and `floor_bytes`).
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. The check of 5.1 refuses the library's `segments`, and the check of 5.4 its
+# solver (`planning.solve` and `floor_bytes`).
 
 # %% id="imports"
 import itertools
@@ -43,7 +42,6 @@ from torch.utils.module_tracker import ModuleTracker
 
 from tutorial_lib import checks, claims, data, device, memory, plots
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments import planning
 from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import Bytes, human_bytes, human_flops
@@ -80,8 +78,7 @@ EAGER = replace(FUSED, attention="eager")
 # separate segment, by replacing its `forward`. After the `with` block, and after an
 # error, each module must run as before.
 #
-# Gradients must stay the same to the last bit, dropout included. Saved bytes and FLOPs
-# must be those of a checkpoint around each module. Three traps:
+# Gradients must stay the same to the last bit. Three traps:
 #
 # - Models may call a module with keyword arguments.
 # - A module's `forward` may already differ from its class's, as with LoRA.
@@ -195,16 +192,14 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="attention-read"
-# Whether "checkpoint attention" is good advice depends on the kernel: with fused
-# attention, checkpointing the MLPs ("FFN only") frees more.
+# With fused attention, checkpointing the MLPs ("FFN only") frees more.
 #
 # ## 5.2 What does a choice cost?
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# In chapter 07 each dropped tensor had a price. But two dropped tensors may need the
-# same matmul, which runs again only once. So the price of dropping both may be less
-# than the sum of their prices.
+# Two dropped tensors may need the same matmul, which runs again only once. So their
+# prices (chapter 07) don't add up.
 #
 # A **trace** lists a forward's operations in order: `trace.ops`. Each operation has a
 # `name`, what it `reads` and `writes` (tuples of tensor names) and `flops`. Tensors in
@@ -262,11 +257,12 @@ checks.lab05.cost_of_keeping(cost_of_keeping)
 # %% [markdown] id="hints-5-2"
 # <details><summary>Hint 1: from the end</summary>
 #
-# Go once through `reversed(trace.ops)`: readers come after writers.
+# Go once through `reversed(trace.ops)`.
 # </details>
 # <details><summary>Hint 2: one set</summary>
 #
-# Start with a set of missing names: those that are needed but not kept. </details>
+# Start with a set of missing names: those that are needed but not kept.
+# </details>
 # <details><summary>Hint 3: what runs again</summary>
 #
 # If an operation writes something missing, add its FLOPs. Add what it reads to the set,
@@ -404,8 +400,7 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# The greedy way recomputes more than necessary. If the next tensor in its order is
-# large, dropping it may free more bytes than needed, and so cost more FLOPs than
+# If the next tensor in the greedy order is large, dropping it frees more bytes than
 # needed.
 #
 # ## 5.3 A policy that counts
@@ -413,8 +408,7 @@ plots.tradeoff(
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
 # PyTorch asks a *policy* about each operation of a segment: keep its result, or
-# recompute it? An operation doesn't say which linear layer it belongs to, so the policy
-# has to count matmuls:
+# recompute it? To choose a matmul, the policy has to count:
 #
 # ```text
 # keep {0, 3}     qkv 0   attention 1   out 2   up 3   down 4
@@ -478,21 +472,21 @@ checks.lab05.keep_matmuls(keep_matmuls)
 # %% [markdown] id="hints-5-3"
 # <details><summary>Hint 1: three functions</summary>
 #
-# `keep_matmuls` returns `contexts`. This function makes a counter and a policy, and
-# returns the pair of contexts. The policy counts.
+# `keep_matmuls` returns `contexts`, which makes a counter and a policy, and returns the
+# pair of contexts.
 # </details>
 # <details><summary>Hint 2: the counter</summary>
 #
-# Create the counter inside `contexts`, so that each segment begins with 0. Use a dict
-# with the keys `False` and `True`, the values of `context.is_recompute`.
+# Create the counter inside `contexts`: a dict with the keys `False` and `True`, the
+# values of `context.is_recompute`.
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
-# Return `CheckpointPolicy.MUST_SAVE` for a chosen matmul, and otherwise
+# `CheckpointPolicy.MUST_SAVE` for a chosen matmul, otherwise
 # `CheckpointPolicy.PREFER_RECOMPUTE`.
 # </details>
 #
-# Now compare the FLOPs from your `cost_of_keeping` with those from a FLOP counter:
+# Does a FLOP counter agree with `cost_of_keeping`?
 
 
 # %% id="run-block"
@@ -524,9 +518,7 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# In the last row, all matmul results are kept, and only operations without a matmul run
-# again. With the block's input, that keeps 11 units, where a plain block saves 16.5. So
-# a third of the saved bytes is freed, and no matmul runs again.
+# In the last row, a third of the saved bytes is freed, and no matmul runs again.
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
@@ -547,8 +539,7 @@ pd.DataFrame(table).T.rename_axis("keep")
 # While a part works, memory holds its `working_bytes` plus the `kept_bytes` of all
 # parts *before* it. Write `fewest_flops`, which chooses one option for each part. Each
 # such sum must fit the target, and all parts together must recompute as few FLOPs as
-# possible. A greedy choice isn't always best, and 12 blocks with 8 options each have 69
-# billion combinations.
+# possible.
 
 
 # %% id="answer-5-4"
@@ -590,8 +581,8 @@ checks.lab05.fewest_flops(fewest_flops)
 # %% [markdown] id="hints-5-4"
 # <details><summary>Hint 1: part by part</summary>
 #
-# Later parts depend only on how many bytes the earlier parts keep. For each such number
-# of bytes, remember the fewest FLOPs, and the options that lead to them.
+# For each number of bytes that the parts so far keep, remember the fewest FLOPs, and
+# the options that lead to them.
 # </details>
 # <details><summary>Hint 2: a dict</summary>
 #
@@ -604,7 +595,7 @@ checks.lab05.fewest_flops(fewest_flops)
 # `kept + option.kept_bytes`. If two ways lead to the same bytes, take the `min`.
 # </details>
 #
-# The next cells predict the options of GPT-2's parts.
+# Now predict the options of GPT-2's parts.
 
 
 # %% id="readings"
@@ -719,8 +710,8 @@ plots.tradeoff(
 #
 # Difficulty 4/5 · importance 4/5 · 25 minutes
 #
-# Chapter 07d's hooks copied every saved *tensor* to the host, even weights, and some
-# storages several times. Write `offloading`, which returns better hooks:
+# Chapter 07d's hooks copied every saved *tensor*, even weights, and some storages
+# several times. Write better hooks, `offloading`:
 #
 # ```text
 # saved     q  k  v  in one storage     the same storage,      a weight, or a storage
@@ -742,9 +733,6 @@ plots.tradeoff(
 # `copy = host.put(tensor)` copies the tensor's whole storage.
 # `copy.get(dtype, size, stride, offset)` brings a tensor back: pass its `dtype`,
 # `size()`, `stride()` and `storage_offset()`.
-#
-# The goal: gradients equal to the last bit in five kinds of steps, each large storage
-# copied once, and no copy left at the end.
 
 
 # %% id="answer-5-5"
@@ -790,8 +778,7 @@ checks.lab05.offloading(offloading)
 # %% [markdown] id="hints-5-5"
 # <details><summary>Hint 1: the frame</summary>
 #
-# Return `saved_tensors_hooks(pack, unpack)`. `unpack` receives what `pack` returned: a
-# tensor that stayed, or a tuple.
+# `unpack` receives what `pack` returned: a tensor that stayed, or a tuple.
 # </details>
 # <details><summary>Hint 2: pack</summary>
 #
@@ -800,8 +787,7 @@ checks.lab05.offloading(offloading)
 # </details>
 # <details><summary>Hint 3: the tuple</summary>
 #
-# Put the copy and the arguments of its `get` into the tuple. The tuple keeps the copy
-# alive.
+# Put the copy and the arguments of its `get` into the tuple.
 # </details>
 #
 # **Predict.** PyTorch's `save_on_cpu` copies every saved tensor, weights included. For
@@ -841,50 +827,10 @@ print(f"{ratio:.2f} times as many{beside(guess, ratio)}")
 del loss
 print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 
-# %% [markdown] id="waiting-text"
-# ## Which blocks should wait on the host?
-#
-# This part isn't graded. For each block, the library's planner chooses whether to keep
-# the block's saved tensors, recompute them, or move them to the host. Here it plans
-# GPT-2 on an A100, for four different links to the host. The budget is three quarters
-# of the peak with everything kept.
-#
-# **Predict.** In the fastest plan over PCIe 4, how many of the 12 blocks have their
-# saved tensors moved to the host?
-
-# %% id="guess-waiting"
-guess = None  # blocks
-
-# %% id="waiting"
-with memory.predicting():
-    gpt, tokens = GPT(FUSED), torch.zeros(ROWS, 1024, dtype=torch.long)
-    loss_of = partial(gpt.loss, tokens)
-    profile = planning.profile(gpt, loss_of, speed=planning.Speed(), is_judged=True)
-kept = planning.Plan(profile.stages, tuple(range(len(profile.stages))), profile.skips)
-target, plans = {"budget_bytes": kept.peak_bytes * 3 // 4}, {}
-plans["no host"] = planning.solve(profile, **target)
-for link in ("pcie-3", "pcie-4", "pcie-5", "nvlink-c2c"):
-    host = planning.Host.of(link)
-    plans[link] = planning.solve_with_host(profile, host=host, **target)
-
-# %% id="waiting-table"
-table = {link: {"wait on the host": len(plan.moves),
-                "run again": sum(plan.forward_executions) - len(plan.stages),
-                "more time": f"{plan.overhead:.1%}"}
-         for link, plan in plans.items()}  # fmt: skip
-waiting = table["pcie-4"]["wait on the host"]
-print(f"behind PCIe 4: {waiting} blocks{beside(guess, waiting)}")
-pd.DataFrame(table).T
-
-# %% [markdown] id="waiting-read"
-# Over the slowest link, PCIe 3, the plan moves what one block saved. Moving another
-# block's tensors too would take longer than recomputing it.
-
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# This part isn't graded. Which is fastest: keeping everything, keeping only the results
-# of matmuls 0 to 3, or moving saved tensors to the host?
+# This part isn't graded.
 
 
 # %% id="gpu-given"
@@ -932,5 +878,4 @@ claims.Verdicts(
 
 # %% [markdown] id="end"
 # On your own model, first drop the tensors whose recomputation needs no matmul. For the
-# other tensors, compare the time of copying with that of recomputing (chapter 07d), or
-# have `plan MODEL --link pcie-4` compare them.
+# others, `plan MODEL --link pcie-4` compares copying with recomputing.
