@@ -1,9 +1,8 @@
 # %% [markdown] id="title"
 # # Lab 06: exact accumulation
 #
-# Nearly every tutorial says that gradient accumulation is exact, but in most training loops it
-# isn't. In this lab you write loops that are exact, even with ragged micro-batches, masked tokens,
-# a gradient scaler and several processes.
+# You write accumulation loops that are exact, even with ragged micro-batches, masked
+# tokens, a gradient scaler and several processes.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -16,9 +15,9 @@
 # | 6.5 | one update of any model, or no change if it fails | 4 |
 # | 6.6 | one update on several processes, with one exchange of gradients | 3 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Where a cell says `guess = None`, fill in a number before you run it.
-# Chapter 08 prepares you for this lab, but your answers may not call its `assert_same_training`.
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. Where a cell says `guess = None`, fill in a number. Your answers may not
+# call chapter 08's `assert_same_training`.
 
 # %% id="imports"
 import contextlib
@@ -50,8 +49,8 @@ torch.set_num_threads(1)
 # %% [markdown] id="the-subject"
 # ## The subject
 #
-# We train a small ViT in float64, where relative differences above 1e-12 are bugs, not rounding.
-# Below are two training steps for the same 64 images. The first runs all 64 at once. The second
+# We train a small ViT in float64, where relative differences above 1e-12 are bugs, not
+# rounding. Of two steps for the same 64 images, the first runs all at once. The second
 # runs four micro-batches, but its author forgot to divide each loss by four.
 
 # %% id="subject"
@@ -112,17 +111,14 @@ print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
 pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# With clipping, none of the three numbers shows the bug. So compare the whole gradient, as the
-# optimizer receives it.
+# So compare the whole gradient, as the optimizer receives it.
 #
 # ## 6.1 Where do two steps first differ?
 #
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
-# Run two steps from the same start, each on a copy of the model. Compare first their losses, then
-# their gradients, then the parameters after the update. Return the first of these parts that
-# differs, and by how much. The goal: judge nine pairs of steps correctly. Two pairs agree within
-# the tolerance; one of those two uses dropout.
+# Run two steps from the same start, each on a copy of the model. Return the first part
+# that differs, loss, gradients or parameters, and by how much.
 
 
 # %% id="given-6-1"
@@ -211,8 +207,8 @@ checks.lab06.first_difference(first_difference)
 # </details>
 # <details><summary>Hint 3: one start</summary>
 #
-# For each step, use a new `copy.deepcopy(model)`, a new optimizer, and the initial random state
-# (`torch.set_rng_state`). At the end, set that state again.
+# Each step gets a new `copy.deepcopy(model)`, a new optimizer, and the initial random
+# state (`torch.set_rng_state`).
 # </details>
 #
 # **Predict.** The faulty step didn't divide by 4. Without clipping, what relative difference does
@@ -232,9 +228,7 @@ part, difference = judge(*clipped)
 print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 
 # %% [markdown] id="text-6-2"
-# A gradient 4 times too large has a relative difference of 3. Clipping nearly hides it: the two
-# gradients have the same direction, and clipping gives them the same norm. So compare without
-# clipping.
+# Clipping gives both gradients the same norm, so compare without it.
 #
 # ## 6.2 Windows
 #
@@ -290,12 +284,11 @@ checks.lab06.train_epoch(train_epoch)
 # %% [markdown] id="hints-6-2"
 # <details><summary>Hint 1: reading a window</summary>
 #
-# `list(islice(iterator, num))` takes the next `num` items, or as many as are left. Call `iter`
-# once, before the loop.
+# Call `iter` once. Then `list(islice(iterator, num))` takes up to `num` items.
 # </details>
 # <details><summary>Hint 2: the weight of a micro-batch</summary>
 #
-# Multiply each micro-batch's mean loss by the micro-batch's share of the window's images.
+# Multiply each mean loss by the micro-batch's share of the window's images.
 # </details>
 # <details><summary>Hint 3: what happens once</summary>
 #
@@ -332,11 +325,8 @@ judge(whole, ragged)[0]
 # Each row below is a line of code, and we treat its indentation as the prompt. A micro-batch may
 # have no target at all: then its mean loss is nan, but its summed loss is 0.
 #
-# The goal: the window's gradient is within 1e-12 of the gradient of the mean loss over all of the
-# window's targets.
-#
-# **Predict.** Suppose you count every label that isn't -100, even the first label of a row. By what
-# percentage do you then overcount the targets of the sixteen lines below?
+# **Predict.** If you count every label that isn't -100, even a row's first, by what
+# percentage do you overcount the targets of the sixteen lines below?
 
 # %% id="guess-6-3"
 guess = None  # percent
@@ -402,8 +392,7 @@ checks.lab06.token_step(token_step)
 # %% [markdown] id="hints-6-3"
 # <details><summary>Hint 1: the shift</summary>
 #
-# Drop the last position of the logits and the first column of the labels. Use the same labels to
-# count the targets.
+# Drop the last position of the logits and the first column of the labels.
 # </details>
 # <details><summary>Hint 2: the sum</summary>
 #
@@ -432,9 +421,10 @@ judge_gpt(*steps, make_optimizer=sgd)[0]
 # scale, and steps the scheduler. If *one* micro-batch has an infinite gradient, `scaler.step` skips
 # the window's update. In that case, skip the scheduler's step, too.
 #
-# `scaler.step` doesn't say whether it skipped, but after a skipped update `scaler.update` halves
-# the scale. The next cell tries four updates; the second has an infinite gradient. The scale begins
-# at 1024, and doubles after two good updates in a row.
+# `scaler.step` doesn't say whether it skipped, but after a skipped update
+# `scaler.update` halves the scale. The next cell tries four updates; the second has an
+# infinite gradient. The scale begins at 1024, and doubles after two good updates in a
+# row.
 #
 # **Predict.** What is the scale after the fourth update?
 
@@ -459,8 +449,7 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So if the scale falls, the update was skipped. A disabled scaler always reports 1 and skips
-# nothing.
+# A disabled scaler always reports 1 and skips nothing.
 #
 # The goal: every window's gradient is within 1e-12 of the gradient that its images give as one
 # batch, and you clip it once, as a whole.
@@ -510,8 +499,8 @@ checks.lab06.scaled_step(scaled_step)
 # %% [markdown] id="hints-6-4"
 # <details><summary>Hint 1: the order</summary>
 #
-# For each micro-batch, multiply the loss by the micro-batch's share of the images, call `scale`,
-# and go backward. After the loop come `unscale_`, clipping, `step`, `update` and the scheduler.
+# For each micro-batch: weight the loss, `scale`, backward. Then `unscale_`, clip,
+# `step`, `update`, scheduler.
 # </details>
 # <details><summary>Hint 2: two numbers to return</summary>
 #
@@ -553,14 +542,12 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 #
 # Difficulty 4/5 · importance 5/5 · 15 minutes
 #
-# Now you write one step for any model whose loss is a mean over tokens, images or pixels. The
-# *terms* of this mean are the losses of the single tokens, images or pixels. Your function is given
-# `loss_sum(model, *micro_batch)`, which returns the sum of a micro-batch's terms, and
-# `count_terms(*micro_batch)`, which returns their number.
+# Now write one step for any model whose loss is a mean over *terms*: tokens, images or
+# pixels. You are given `loss_sum(model, *micro_batch)`, the sum of a micro-batch's
+# terms, and `count_terms(*micro_batch)`, their number.
 #
-# The harder part is failure: a batch with no target, more micro-batches than rows, a loss of nan,
-# an out-of-memory error. A step that fails must raise an error, and leave the model, its gradients
-# and buffers, the optimizer and the random state as they were. These functions help:
+# A step that fails must raise an error, and leave the model, its gradients and buffers,
+# the optimizer and the random state as they were. These functions help:
 
 
 # %% id="given-6-5"
@@ -590,9 +577,8 @@ def remember(model):
 
 
 # %% [markdown] id="goal-6-5"
-# The old `.grad` must survive a failure. So put the old tensors into a list before you call
-# `zero_grad()`. That call only sets `.grad` to None, and backward then makes new tensors, so those
-# in your list don't change.
+# Before `zero_grad()`, put the old `.grad` tensors into a list: the call only sets
+# `.grad` to None.
 #
 # The goal: an update in micro-batches equals the update with the whole batch, for GPT, ViT and
 # U-Net, within 1e-12 in float64 and within rounding in float32.
@@ -650,7 +636,7 @@ checks.lab06.exact_step(exact_step)
 # %% [markdown] id="hints-6-5"
 # <details><summary>Hint 1: before anything runs</summary>
 #
-# Count the terms, call `refuse_impossible`, put all `.grad` into a list, and call `remember`.
+# Count the terms, call `refuse_impossible`, then `remember`.
 # `tensor.tensor_split(num_steps)` makes exactly that many parts.
 # </details>
 # <details><summary>Hint 2: restore</summary>
@@ -659,15 +645,15 @@ checks.lab06.exact_step(exact_step)
 # </details>
 # <details><summary>Hint 3: the loss of a micro-batch</summary>
 #
-# Check the loss with `math.isfinite(loss.item())` before `backward`. After the loop, clip the
-# gradients, still inside the `try`. Call `optimizer.step()` after the `try`.
+# Check `math.isfinite(loss.item())` before `backward`. Clip inside the `try`, and step
+# after it.
 # </details>
 
 # %% [markdown] id="after-6-5"
 # ### The proof
 #
-# The next cells compare an update in five micro-batches with an update on all 12 rows at once. In
-# float64 they use your function from 6.1, in float32 `assert_same_training`.
+# Five micro-batches against all 12 rows at once: in float64 by your function from 6.1,
+# in float32 by `assert_same_training`.
 
 
 # %% id="loss-sums"
@@ -740,20 +726,15 @@ for name in TASKS:
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
 # %% [markdown] id="text-6-6"
-# So "exact" means that both steps compute the same sum. They add its terms in a different order, so
-# they round differently.
 #
 # ## 6.6 Several ranks
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
-# *Ranks* are processes that train together. Each has a copy of the model and its own window. During
-# `backward`, `DistributedDataParallel` (DDP) averages the gradients over the ranks. It does so with
-# an *all-reduce*, which gives every rank the sum over all ranks. One all-reduce per window is
-# enough; `model.no_sync()` skips the others.
-#
-# In the next cells, two real ranks run four micro-batches each, with `no_sync` around different
-# parts of the loop.
+# *Ranks* are processes that train together. Each has a copy of the model and its own
+# window. During `backward`, `DistributedDataParallel` (DDP) averages the gradients over
+# the ranks, with an *all-reduce*. One all-reduce per window is enough;
+# `model.no_sync()` skips the others.
 #
 # **Predict.** If `no_sync` is around *backward only*, in the first three micro-batches, how many
 # all-reduces does a rank run for the four micro-batches together?
@@ -802,10 +783,9 @@ for name, way in WAYS.items():
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# In the output, P is the parameters' size in bytes. `no_sync` around backward alone does nothing,
-# because DDP decides in *forward* whether backward will exchange gradients. So put both forward and
-# backward inside. The fifth way is silently wrong: the gradients are never exchanged, so each rank
-# steps with its own.
+# P is the parameters' size in bytes. `no_sync` around backward alone does nothing,
+# because DDP decides in *forward* whether backward will exchange gradients. So put both
+# inside. In the fifth way, gradients are never exchanged.
 #
 # Ranks may have different numbers of targets. So count the targets of *all ranks*, with an
 # all-reduce of one number before the first backward, and divide each micro-batch's summed loss by
@@ -863,14 +843,13 @@ checks.lab06.rank_step(rank_step)
 # </details>
 # <details><summary>Hint 2: where no_sync goes</summary>
 #
-# Run each micro-batch's forward and backward inside `model.no_sync()`; for the last one, use
-# `contextlib.nullcontext()`, which does nothing.
+# Run each micro-batch's forward and backward inside `model.no_sync()`; for the last
+# one, use `contextlib.nullcontext()`.
 # </details>
 # <details><summary>Hint 3: two scales</summary>
 #
-# Divide the micro-batch's loss sum by the number of terms on all ranks together (hint 1), multiply
-# the result by `dist.get_world_size()`, and call backward. The loss that you return is summed over
-# the window and over the ranks, and doesn't have the factor `dist.get_world_size()`.
+# Multiply by `dist.get_world_size()` for backward only. The loss that you return is
+# summed over the window and over the ranks, without that factor.
 # </details>
 
 # %% [markdown] id="after-6-6"
@@ -912,8 +891,7 @@ two.stop()
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# This ungraded cell runs your step from 6.4 twice on the GPU, with the same effective batch: as one
-# micro-batch, and as eight.
+# Ungraded: your step from 6.4, as one micro-batch and as eight.
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
@@ -930,5 +908,5 @@ if torch.cuda.is_available():
               f"{scheduled} scheduled, scale {scale:g}, loss {loss:.3f}")  # fmt: skip
 
 # %% [markdown] id="end"
-# In this lab, you divided each term by the number of terms in the *update*. A contrastive loss has
-# no such terms, because it compares each sample with all others. Lab 07 shows what to do then.
+# A contrastive loss is no sum of single terms, because it compares each sample with all
+# others: see lab 07.
