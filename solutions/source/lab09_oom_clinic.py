@@ -1,18 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 09: the clinic
 #
-# Ten training runs come in, most of them small copies of scripts from real bug reports. Few of them
-# raise an error. For each run you measure a number (the *reading*), name the cause, and fix the
-# script. The fixed script must train what its author wanted, in no more memory than that needs.
-#
-# | the user says | you read | it shows |
-# |---|---|---|
-# | "memory is too high" | runs of a module in one step | 1: not recomputed; above 2: too often |
-# | | bytes that stay in memory after the step | graphs that something keeps |
-# | "the loss is worse" | the judge: which part differs first? | loss, gradients or buffers |
-# | | what a recomputation sees | a different block, value or mask |
-# | | how much one sample counts | a wrong weight |
-# | "out of memory" | what is in memory when it dies | activations, graphs or optimizer states |
+# Ten training runs come in, most of them small copies of scripts from real bug reports.
+# For each run you measure a number (the *reading*), name the cause, and fix the script.
+# The fixed script must train what its author wanted, in no more memory than that needs.
 #
 # **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -25,8 +16,8 @@
 # | 9.5 | I: a ViT that dies in backward | 2 |
 # | 9.6 | J: a run that dies in its first update | 2 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Chapters 04 to 13 and labs 01 to 08 prepare you for this lab.
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it.
 
 # %% id="imports"
 import contextlib
@@ -57,9 +48,9 @@ torch.set_num_threads(1)
 # %% [markdown] id="causes-text"
 # ## What you answer
 #
-# For each case you return a *finding*: the cause, the reading and your fixed function, as in
-# `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the terms listed below. Four of
-# these terms apply to no case.
+# For each case you return a *finding*: the cause, the reading and your fixed function,
+# as in `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the terms below;
+# four apply to no case.
 #
 # The check goes through the cases in order. It judges the cause first, so begin with a cause, 0 as
 # the reading, and the broken function. Once the cause is right, the check tells you what to measure
@@ -67,10 +58,8 @@ torch.set_num_threads(1)
 # a loss, return it as a float. To call your function for case A as the check does, run
 # `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
 #
-# Measure before you name a cause; you may add cells wherever you like. Four instruments are ready.
-# `forwards` counts how often modules run. `verdict` calls chapter 08's judge,
-# `assert_same_training`, and returns the first part that differs. `bytes_left` counts the bytes
-# that a call leaves behind. `snapshot` comes in 9.5.
+# Measure before you name a cause, with `forwards`, `verdict` and `bytes_left` below;
+# `snapshot` comes in 9.5.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -165,9 +154,9 @@ def text(rows, length):
 # **Case B.** "My LSTM has a schedule: I multiply its embeddings by a scale, and halve the scale
 # every step. With checkpoints the training diverges."
 #
-# The goal: the gradients are within 1e-12 of the plain model's (without checkpoints), and in a step
-# every block (in B, every chunk) runs twice. In B the scale is still halved every step. Your fixed
-# functions take the same arguments as the broken ones, and return the same kind of result.
+# The goal: the gradients are within 1e-12 of the plain model's (without checkpoints),
+# and in a step every block (in B, every chunk) runs twice. In B the scale is still
+# halved every step.
 #
 # **Predict.** In case A only backward is wrong. How large is the gradient's error, as a share of
 # the right gradient's norm, such as `0.3`?
@@ -276,27 +265,26 @@ checks.lab09.changed_in_between(changed_in_between)
 # %% [markdown] id="text-9-2"
 # <details><summary>Hint 1: two instruments</summary>
 #
-# For A, run `model, optimizer = make_a()`, then put `with forwards(list(model.blocks)) as counts:`
-# around one call of `broken_a`. For B, put `print(settings["scale"])` into `run`, which is called
-# for each chunk, once in forward and once in backward.
+# For A, run `model, optimizer = make_a()`, then put
+# `with forwards(list(model.blocks)) as counts:` around one call of `broken_a`. For B,
+# put `print(settings["scale"])` into `run`.
 # </details>
 # <details><summary>Hint 2: case A</summary>
 #
-# A lambda keeps the *name* `block`. When backward runs, the loop is over, so the name refers to the
-# last block. `checkpoint` accepts the block itself.
+# A lambda keeps the *name* `block`, which in backward refers to the last block.
+# `checkpoint` accepts the block itself.
 # </details>
 # <details><summary>Hint 3: case B</summary>
 #
-# A checkpointed function must read the same values in backward as in forward. So read the scale
-# once, into a variable that never changes.
+# Read the scale once, into a variable that never changes.
 # </details>
 #
 # ## 9.2 Running twice leaves a trace
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
-# **Case C.** "Our diffusion U-Net uses our own checkpoint, which is a little faster than PyTorch's.
-# With dropout the training ends at a higher loss."
+# **Case C.** "Our diffusion U-Net uses our own checkpoint. With dropout the training
+# ends at a higher loss."
 #
 # **Case D.** "Our checkpointed ResNet has the same training loss as the plain one, to the last
 # digit. But its accuracy in evaluation is different."
@@ -421,8 +409,8 @@ checks.lab09.repeated_work(repeated_work)
 # </details>
 # <details><summary>Hint 2: case D</summary>
 #
-# `context_fn` returns two contexts. The second is entered around each recomputation: let it save
-# the block's buffers, and restore them with `copy_`. Do that in `finally`, because the
+# `context_fn` returns two contexts. The second, entered around each recomputation,
+# saves the block's buffers, and restores them with `copy_` in `finally`, because the
 # recomputation may end early.
 # </details>
 #
@@ -631,12 +619,12 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # </details>
 # <details><summary>Hint 2: what counts in case H</summary>
 #
-# In `broken_h`, if a micro-batch has n targets, each of them has the weight 1 / (4 n).
+# In a micro-batch of n targets, each has the weight 1 / (4 n).
 # </details>
 # <details><summary>Hint 3: fixing H</summary>
 #
-# Count the targets of the whole window first, after the shift: in `labels[:, 1:]`. Then use
-# `reduction="sum"`, and divide by that count.
+# Count the whole window's targets in `labels[:, 1:]`. Use `reduction="sum"`, and divide
+# by that count.
 # </details>
 #
 # ## 9.5 It dies in backward
@@ -646,10 +634,8 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # **Case I.** "My ViT didn't fit, so I put a checkpoint around the whole model. Forward is cheap
 # now, but the run still dies in backward."
 #
-# `CAP_I` is the memory of an imagined GPU: `memory.capped` raises the error that such a GPU would
-# raise. `snapshot` shows what is in memory when a call dies or, if it doesn't die, at the call's
-# peak. For each operation, it lists how many of the operation's results are in memory, and their
-# bytes.
+# `CAP_I` is the memory of an imagined GPU. `snapshot` lists, for each operation, how
+# many of its results are in memory when a call dies, or else at its peak.
 #
 # The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
 # 1.5 times the peak with a checkpoint around each block.
@@ -736,14 +722,12 @@ checks.lab09.died_in_backward(died_in_backward)
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# After forward, no block's tensors are in memory. When the run dies, the tensors of several blocks
-# are: backward first recomputes everything inside a checkpoint, and only then goes backward through
-# it.
+# Backward first recomputes everything inside a checkpoint, and only then goes backward
+# through it.
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
-# Put a checkpoint around each block, with `checkpointed(block)` from 9.2. Put none around the model
-# itself.
+# Use `checkpointed(block)` from 9.2, and no checkpoint around the model.
 # </details>
 #
 # ## 9.6 It dies in the first update
@@ -753,8 +737,8 @@ checks.lab09.died_in_backward(died_in_backward)
 # **Case J.** "I train only the head of a ViT: all other weights have a learning rate of 0. Forward
 # and backward fit, but the first `optimizer.step()` dies, even with half the batch."
 #
-# The goal: the same losses and weights as the broken run has with enough memory, but under a cap of
-# 3.5 times the weights' bytes. The check runs three batches, with an update for each.
+# The goal: the same losses and weights as the broken run has with enough memory, but
+# under a cap of 3.5 times the weights' bytes.
 
 
 # %% id="broken-j"
@@ -820,13 +804,13 @@ checks.lab09.died_in_update(died_in_update)
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# AdamW creates its states in the first update. It does so for every weight that has a gradient,
-# even if that weight's learning rate is 0.
+# AdamW creates states for every weight that has a gradient, even if its learning rate
+# is 0.
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
-# Give AdamW only the head's parameters. With `requires_grad_(False)`, all others get no gradients
-# either.
+# Give AdamW only the head's parameters; `requires_grad_(False)` spares the others'
+# gradients.
 # </details>
 #
 # ## Who would have noticed?
@@ -877,9 +861,8 @@ found = [case for case, part in by_judge.items() if part != "nothing"]
 print(f"{len(found)} of 10{beside(guess, len(found))}")
 
 # %% [markdown] id="read-last"
-# The judge compares what is learned, and ignores memory. So it can't find F, G, I and J, which you
-# found by counting. Before a long run, do two cheap tests. Let the judge compare your step with a
-# plain step on a small model, and run one step with `forwards` around the blocks.
+# The judge ignores memory. So before a long run, let it compare your step with a plain
+# step on a small model, and run one step with `forwards` around the blocks.
 
 # %% id="verdicts"
 num_cases = len([name for name in globals() if name.startswith("broken_")])
