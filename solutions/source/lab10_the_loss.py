@@ -1,9 +1,7 @@
 # %% [markdown] id="title"
 # # Lab 10: the loss that does not fit
 #
-# At every position, Llama-3 computes a score (a *logit*) for each of the 128,256 tokens of its
-# vocabulary. If every block is checkpointed, the logits are often the largest activation. In this
-# lab you write a loss that takes a few tokens at a time. It computes their logits, loss and
+# You write a loss that takes a few tokens at a time. It computes their logits, loss and
 # gradients, and then drops the logits. The gradients are exact.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
@@ -17,8 +15,8 @@
 # | 10.5 | one function in place of a head and its loss | 4 |
 # | 10.6 | the chunk size for a budget of bytes | 3 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Chapter 10d prepares you for this lab.
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. Chapter 10d prepares you for this lab.
 #
 # The *head* is the last linear layer. It turns a token's *hidden row*, of `width` values, into one
 # logit per entry of the vocabulary. A *chunk* is a few consecutive tokens.
@@ -41,12 +39,10 @@ IGNORED = -100  # the target of a token that does not count, as in F.cross_entro
 # %% [markdown] id="subject"
 # ## Where it starts
 #
-# We use 1024 tokens, a width of 32, and a vocabulary of 8192. The next cells run forward and
-# backward with the usual loss. They count the bytes that this step adds to what is already in
-# memory.
+# We use 1024 tokens, a width of 32, and a vocabulary of 8192.
 #
-# **Predict.** In float32, the logits of 1024 tokens for 8192 entries take 32 MiB. How many MiB does
-# the step add at its peak?
+# **Predict.** In float32, the logits of 1024 tokens for 8192 entries take 32 MiB. How
+# many MiB does a step (forward and backward) with the usual loss add at its peak?
 
 # %% id="guess-usual"
 guess = None  # MiB
@@ -100,9 +96,9 @@ plots.step_timeline(report_of(usual_loss))
 # subtracted at the target. Two matmuls turn the slope into the gradients of the hidden rows and of
 # the head's matrix.
 #
-# The goal: both gradients are within 1e-12 of autograd's, even for large logits. "By hand" means
-# that nothing from `torch.autograd` or `torch.func` computes them for you. The check calls your
-# function with gradients off.
+# The goal: both gradients are within 1e-12 of autograd's, even for large logits.
+# Nothing from `torch.autograd` or `torch.func` may compute them; in the check,
+# gradients are off.
 
 
 # %% id="answer-10-1"
@@ -154,9 +150,9 @@ checks.lab10.chunk_gradients(chunk_gradients)
 #
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
-# Now use `checkpoint`, imported above, on the loss of one chunk at a time. It drops the chunk's
-# logits after forward and recomputes them in backward. The goal: return the whole loss with exact
-# gradients, and hold only one chunk's logits at a time.
+# Now use `checkpoint`, imported above, on the loss of one chunk at a time. The goal:
+# return the whole loss with exact gradients, and hold only one chunk's logits at a
+# time.
 
 
 # %% id="answer-10-2"
@@ -201,12 +197,11 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # </details>
 # <details><summary>Hint 3: the call</summary>
 #
-# Call `checkpoint(function, *arguments, use_reentrant=False)` for one chunk at a time, and add up
-# the results.
+# Call `checkpoint(function, *arguments, use_reentrant=False)` for each chunk.
 # </details>
 #
-# What does it cost? The usual loss runs three matmuls of tokens x vocabulary x width: one for the
-# logits, and one for each of the two gradients.
+# The usual loss runs three matmuls of tokens x vocabulary x width: one for the logits,
+# and one for each of the two gradients.
 #
 # **Predict.** How many such matmuls does a step with `checkpointed_loss` run? (Count the chunks
 # together: one matmul over all 1024 tokens, done in chunks, is one.)
@@ -233,16 +228,15 @@ peaks["checkpointed chunks"] = peak_mib(in_chunks)
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# `checkpointed_loss` computes the logits twice, because it needs them again in backward. But the
-# loss is a scalar, so the gradient that arrives in backward is one number. You can therefore
-# compute a chunk's gradients already in forward, from the same logits, and multiply them by that
-# number later. In `fused_loss`, write an `autograd.Function` whose forward adds up the gradients.
-# Its backward multiplies the sums by the gradient that arrives. `chunk_of` is a function like
-# `chunk_gradients`.
+# The loss is a scalar, so the gradient that arrives in backward is one number. You can
+# therefore compute a chunk's gradients already in forward, from the same logits, and
+# multiply them by that number later. In `fused_loss`, write an `autograd.Function`
+# whose forward adds up the gradients. Its backward multiplies the sums by the gradient
+# that arrives.
 #
-# The goals: compute each chunk once, and add up its gradients immediately. Hold no gradients after
-# backward, even if the loss is kept. Raise an error if the caller sets `create_graph=True`, because
-# the sums can't be differentiated again.
+# The goals: compute each chunk once, and add up its gradients immediately. Hold no
+# gradients after backward, even if the loss is kept. Raise an error if the caller sets
+# `create_graph=True`.
 
 
 # %% id="answer-10-3"
@@ -329,8 +323,7 @@ checks.lab10.fused_loss(fused_loss)
 # </details>
 # <details><summary>Hint 3: the gradient that arrives</summary>
 #
-# For `(3 * loss).backward()`, the gradient that arrives is 3. Don't multiply the sums in place, or
-# a second backward is wrong.
+# Don't multiply the sums in place, or a second backward is wrong.
 # </details>
 # <details><summary>Hint 4: the second gradient</summary>
 #
@@ -350,10 +343,10 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning, so do prompt
-# tokens. The mean is over the tokens that count, in all micro-batches of an update (the *window*).
-# Your function is given a `loss_sum`, which returns a sum of losses. `loss_sum` can't handle
-# ignored tokens, so pass it only the tokens that count.
+# Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning, so
+# do prompt tokens. The mean is over the tokens that count, in all micro-batches of an
+# update (the *window*). `loss_sum` can't handle ignored tokens, so pass it only the
+# tokens that count.
 #
 # The goal: the losses of a window's micro-batches add up to the window's exact mean. A micro-batch
 # without a token that counts has a loss of 0, and all its gradients are 0.
@@ -420,9 +413,9 @@ checks.lab10.mean_over_counted(mean_over_counted)
 #
 # - **The head** may have a bias, and its matrix may also be the embeddings' matrix. In that case,
 #   too, return only the head's gradient: autograd adds the embeddings' gradient.
-# - **Types.** Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16. But
-#   softmax and sums over chunks must be float32, because a bfloat16 sum of hundreds of terms stops
-#   growing. If your `fused_loss` adds in the weights' type, change it.
+# - **Types.** Under autocast, or in a model that is all bfloat16, the matmuls are
+#   bfloat16. But softmax and sums over chunks must be float32. If your `fused_loss`
+#   adds in the weights' type, change it.
 # - **Autocast** is still on in the forward of your `Function`, but off in its backward. The rows
 #   may be bfloat16 and the matrix float32.
 #
@@ -485,7 +478,8 @@ checks.lab10.head_loss(head_loss)
 #
 # `mean_over_counted` needs a `loss_sum`. Write one that calls `fused_loss` with your `chunk_of`,
 # with `chunk`, and with `*head.parameters()` at the end: the matrix, then the bias if there is one.
-# </details> <details><summary>Hint 2: a new chunk_of</summary>
+# </details>
+# <details><summary>Hint 2: a new chunk_of</summary>
 #
 # `F.linear(rows, weight, bias)` follows autocast. The gradient of the bias is the slope, summed
 # over the tokens.
@@ -498,13 +492,11 @@ checks.lab10.head_loss(head_loss)
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
 #
-# Return None for a frozen parameter's gradient: that saves a matmul and a sum. The rows' gradient
-# is never None.
+# Return None for a frozen parameter's gradient. The rows' gradient is never None.
 # </details>
 
 # %% [markdown] id="predict-tied"
-# In Gemma-2 the head's matrix is the embeddings' matrix. The next cell builds a small model with
-# such a *tied* matrix.
+# In Gemma-2 the head's matrix is *tied*: it is the embeddings' matrix.
 #
 # **Predict.** `tied.weight.grad` is the sum of the head's gradient and the embeddings' gradient. In
 # the embeddings' gradient, how many of the 8192 rows are zero? (Each of the 1024 random tokens
@@ -532,9 +524,8 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Small chunks take fewer bytes, but large chunks make large, fast matmuls. In the table, `size` is
-# the bytes of one value of the head or of `hidden`. At the peak, memory holds the head, `hidden`,
-# and:
+# In the table, `size` is the bytes of one value of the head or of `hidden`. At the
+# peak, memory holds the head, `hidden`, and:
 #
 # | what | bytes |
 # |---|---|
@@ -542,9 +533,6 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 # | for each trained value of the head: a float32 sum, and a gradient in its own type | size + 4 |
 # | for each token of a chunk: logits in `hidden`'s type and in float32 | vocabulary x (size + 4) |
 # | for each token of a chunk: the gradient of its row | width x size |
-#
-# The table assumes that a chunk takes more bytes than `hidden`. It leaves out the float32 copy that
-# a CPU also makes of bfloat16 logits.
 #
 # The goal: use the fewest chunks that fit, and make them as even as possible. For example, 1000
 # tokens become 500 + 500, not 999 + 1.
@@ -604,7 +592,7 @@ checks.lab10.choose_chunk(choose_chunk)
 # Check the largest chunk: if it is below 1, nothing fits.
 # </details>
 #
-# Does your loss stay within the budget? The meter tells you.
+# Does your loss stay within the budget?
 
 # %% id="within"
 budget = 8 * 2**20
@@ -636,8 +624,7 @@ print(f"{chunks} chunks{beside(guess, chunks)}")
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# This ungraded cell runs your functions on the GPU, with Llama's head if it fits, or with a smaller
-# head.
+# This cell isn't graded.
 
 # %% id="gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -655,6 +642,5 @@ if torch.cuda.is_available():
         print(f"{name}, measured: {report.peak_bytes}")
 
 # %% [markdown] id="end"
-# From 2.13 on, PyTorch has such a loss: `F.linear_cross_entropy(..., options=...)`. It accepts only
-# `hidden` of shape `(tokens, width)`, and with `label_smoothing` it computes all logits at once
+# From 2.13 on, PyTorch has such a loss: `F.linear_cross_entropy(..., options=...)`
 # (chapter 10d).
