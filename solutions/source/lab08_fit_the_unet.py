@@ -16,8 +16,8 @@
 # | 8.5 | the fastest plan that fits, with micro-batches and checkpoints | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Chapters 08 and 11 prepare you for this lab.
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. Chapters 08 and 11 prepare you for this lab.
 
 # %% id="imports"
 import contextlib
@@ -140,9 +140,8 @@ agreeing = int((drawn_in(1) == drawn_in(4)).all(1).sum())
 print(f"{agreeing} of {NUM} agree{beside(guess, agreeing)}")
 
 # %% [markdown] id="goal-8-1"
-# So draw for the whole update at once, and let only the update's *number* determine what is drawn.
-# Then you don't have to save a generator's state. The goal: the same number returns the same
-# tensors, to the last bit.
+# So draw for the whole update at once, and let only the update's *number* determine
+# what is drawn. The goal: the same number returns the same tensors, to the last bit.
 
 
 # %% id="answer-8-1"
@@ -247,9 +246,7 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # Call `backward` inside the loop, and keep the loss as a number, not as a tensor.
 # </details>
 #
-# A GPU works on many images at once, so small micro-batches cost time. Assume that 32 images
-# (`FULL`) fill the GPU, and any smaller number takes as long as 32. Then an update takes twice as
-# long with micro-batches of 16 as with 32, and four times as long with 8.
+# Assume that 32 images (`FULL`) fill a GPU, and any smaller number takes as long as 32.
 #
 # **Predict.** Of the micro-batch sizes 64, 32, 16, …, which is the largest that fits under 7.5 MiB?
 
@@ -281,8 +278,6 @@ columns = {
 pd.DataFrame(columns).rename_axis("images at once")
 
 # %% [markdown] id="read-8-2"
-# Halving the micro-batch never halves the peak, so some of the memory doesn't depend on the number
-# of images.
 #
 # ## 8.3 The floor
 #
@@ -314,9 +309,8 @@ print(f"{changed} of {len(before)} parameters changed{beside(guess, changed)}")
 print(f"updates by the optimizer's count: {count:.0f}")
 
 # %% [markdown] id="goal-8-3"
-# Weight decay has shrunk the parameters, Adam's averages contain the gradient, and the step counter
-# says 1, but Adam's update is missing. If you retry, `step()` decays, averages and counts a second
-# time.
+# Weight decay has shrunk the parameters, Adam's averages contain the gradient, and the
+# step counter says 1, but Adam's update is missing.
 #
 # So compute the floor before the first step. The floor's one sample consists of a noisy image and
 # its noise, both float32, and a timestep, an int64.
@@ -374,15 +368,14 @@ checks.lab08.room_for_activations(room_for_activations)
 # </details>
 # <details><summary>Hint 2: the sample</summary>
 #
-# The sample has two images of `in_channels * side**2` values with 4 bytes each, and one value with
-# 8 bytes.
+# Two images of `in_channels * side**2` values with 4 bytes each, and 8 bytes.
 # </details>
 # <details><summary>Hint 3: the refusals</summary>
 #
 # The U-Net has `len(unet.config.block_out_channels)` levels. A cap equal to the floor is enough.
 # </details>
 #
-# How much state do three optimizers keep, and how much of our cap do they leave for activations?
+# What do three optimizers leave of our cap?
 
 
 # %% id="states"
@@ -407,9 +400,7 @@ columns = {
 pd.DataFrame(columns)
 
 # %% [markdown] id="read-8-3"
-# With AdamW, parameters, gradients and states use a third of the cap before the first image
-# arrives. Half of that third is AdamW's states. SGD would leave more room, but it trains a
-# different model. Checkpointing saves memory and trains the same model.
+# SGD would leave more room, but it trains a different model.
 #
 # ## 8.4 What does a segment cost?
 #
@@ -432,9 +423,9 @@ def blocks_of(unet):
 
 
 # %% [markdown] id="goal-8-4"
-# A block's *price* is how many more FLOPs per image a step takes if that block is the only segment.
-# The price can differ from the FLOPs of the block's forward. The goal: find each price, exact to
-# the FLOP, without changing the U-Net, its gradients or the random state.
+# A block's *price* is how many more FLOPs per image a step takes if that block is the
+# only segment. The goal: find each price, exact to the FLOP, without changing the
+# U-Net, its gradients or the random state.
 
 
 # %% id="answer-8-4"
@@ -536,9 +527,8 @@ unet.disable_gradient_checkpointing()
 pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.items()}})
 
 # %% [markdown] id="text-8-5"
-# It is `up 1`, the last block. Its backward comes first, so it is recomputed while all other
-# blocks' activations are still in memory. No single block brings the step under the cap. diffusers'
-# switch does, but it recomputes more than necessary.
+# It is `up 1`, the last block. Its backward comes first, so it is recomputed while all
+# other blocks' activations are still in memory.
 #
 # ## 8.5 Both levers at once
 #
@@ -663,11 +653,10 @@ pd.DataFrame(rows, index=columns).T.rename_axis("MiB")
 #
 # Difficulty 4/5 · importance 5/5 · 18 minutes
 #
-# Somebody starts a second program on your GPU, and a step that used to fit fails. The usual advice
-# is to halve the micro-batch and try again. But the failed attempt left gradients of some
-# micro-batches, a random state that dropout has advanced, and a graph. While you handle the
-# exception, the graph stays in memory: the exception refers to the stack frames that it passed
-# through, and these frames hold their local variables.
+# When a step runs out of memory, the usual advice is to halve the micro-batch and try
+# again. But the failed attempt left gradients of some micro-batches, a random state
+# that dropout has advanced, and a graph. While you handle the exception, the graph
+# stays in memory: the exception refers to the stack frames that it passed through.
 
 # %% id="held"
 victim, _ = make()
@@ -745,9 +734,8 @@ checks.lab08.update_that_fits(update_that_fits)
 #
 # ## The run
 #
-# Now run 120 updates under the cap, with the plan that you found. From update 100 on, the cap is 5
-# MiB. At update 110, the first attempt has a cap below the floor. So it fails, and the update is
-# repeated.
+# Now run 120 updates under the cap, with the plan that you found. From update 100 on,
+# the cap is 5 MiB. At update 110, the first attempt has a cap below the floor.
 
 # %% id="caps"
 UPDATES, LOW = 120, 5 * MIB
@@ -818,9 +806,6 @@ curves = {"under the cap": losses, "with all the memory": exact}
 plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
                       title="Loss", dashed=["with all the memory"])  # fmt: skip
 
-# %% [markdown] id="samples-text"
-# To draw a digit, we start with noise and, step by step, remove the noise that the U-Net predicts.
-
 
 # %% id="sample"
 # NBVAL_IGNORE_OUTPUT
@@ -841,8 +826,7 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# This part isn't graded. The same functions run a larger U-Net under a cap that PyTorch's allocator
-# enforces. First, how many images fill your GPU?
+# This part isn't graded.
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT
