@@ -2,8 +2,8 @@
 # # Lab 03: my checkpoint
 #
 # You write the core of `torch.utils.checkpoint`: first as an `autograd.Function`, then
-# with hooks, as PyTorch does today. At the end your function has the same gradients as
-# PyTorch's to the last bit, and the same peak to the last byte.
+# with hooks. At the end your function has the same gradients as PyTorch's to the last
+# bit, and the same peak to the last byte.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Read chapters 04 and 05 first.
 #
@@ -16,13 +16,11 @@
 # | 3.5 | several backwards, and tensors that live no longer than needed | 3 |
 # | 3.6 | `checkpoint` itself | 3 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants
-# may go into your own cells above it. In each `guess = None`, replace `None` with a
-# number before you go on. The checks refuse `torch.utils.checkpoint`.
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. The checks refuse `torch.utils.checkpoint`.
 
 # %% id="imports"
 import contextlib
-import time
 import weakref
 from functools import partial
 from itertools import zip_longest
@@ -105,8 +103,7 @@ print(f"{left:.0f} %{beside(guess, left)}")
 goal
 
 # %% [markdown] id="read-mark"
-# What is left is mostly the weights' gradients, and all tensors of the block that is
-# running backward. The second number is the peak to reach.
+# The second number is the peak to reach.
 
 # %% [markdown] id="text-3-1"
 # ## 3.1 Discard and recompute
@@ -172,12 +169,11 @@ checks.lab03.discard(Discard)
 #
 # In backward, gradients are off: `torch.enable_grad()` turns them on. Then
 # `torch.autograd.backward`, given the output and its gradient, fills the `.grad` of
-# your detached inputs and of the parameters. The argument `function` has no gradient:
-# return None for it. </details>
+# your detached inputs and of the parameters.
+# </details>
 
 # %% [markdown] id="after-3-1"
-# This version has a flaw. The first block's input is data, which doesn't require a
-# gradient.
+# The first block's input is data, which doesn't require a gradient.
 #
 # **Predict.** After a step with `Discard`, how many parameter tensors of the six blocks
 # have a gradient?
@@ -196,9 +192,7 @@ print(f"{reached} parameters{beside(guess, reached)}")
 # %% [markdown] id="read-cut-graph"
 # Autograd looks only at a Function's tensor arguments, not at the parameters that the
 # function uses. The first block's input requires no gradient, so its output doesn't
-# either, and the same holds for every later block. So backward raises an error. With a
-# trainable layer after the blocks there is no error: that layer learns, and the blocks
-# don't.
+# either, and the same holds for every later block.
 
 # %% [markdown] id="text-3-2"
 # ## 3.2 With hooks
@@ -215,9 +209,8 @@ print(f"{reached} parameters{beside(guess, reached)}")
 # ```
 #
 # The recomputation saves the same tensors in the same order, so the number identifies
-# the tensor. Stop recomputing once the last tensor has been collected. Only an
-# exception gets you out of somebody else's function: raise `StopEarlyError`, defined
-# below.
+# the tensor. Stop recomputing once the last tensor has been collected. To do so, raise
+# `StopEarlyError`, defined below.
 #
 # **Predict.** How many times does the forward of an MLP (Linear, GELU, Linear) call
 # `pack`, if its input doesn't require a gradient?
@@ -248,8 +241,6 @@ print(f"{len(seen)} calls{beside(guess, len(seen))}")
 seen
 
 # %% [markdown] id="goal-3-2"
-# `pack` sees the input of each of the three layers, and one weight, which the second
-# Linear needs for the gradient of its input. The weight is in memory anyway.
 #
 # Write two functions: `collect`, which is the recomputation's pack hook, and `unpack`.
 # The goal: each block starts twice, but only the run in forward reaches its end, and
@@ -307,8 +298,8 @@ checks.lab03.hooked(hooked)
 # </details>
 # <details><summary>Hint 2: the recomputation</summary>
 #
-# Recompute under `torch.enable_grad()`, since gradients are off in backward, and under
-# `saved_tensors_hooks(collect, ...)`. `contextlib.suppress` catches the exception.
+# Recompute under `torch.enable_grad()` and `saved_tensors_hooks(collect, ...)`.
+# `contextlib.suppress` catches the exception.
 # </details>
 # <details><summary>Hint 3: right gradients, but too much memory?</summary>
 #
@@ -324,9 +315,8 @@ checks.lab03.hooked(hooked)
 # With dropout, `hooked` draws different masks in the recomputation, and no error is
 # raised.
 #
-# **Predict.** The error of a parameter's gradient is its difference from the plain
-# step's gradient. Divide the error's norm by the norm of the plain step's gradient.
-# What is the largest result for any parameter, in percent?
+# **Predict.** Compared with the plain step, what is the largest relative error (in
+# norm) of a parameter's gradient, in percent?
 
 # %% id="guess-dropout"
 guess = None  # percent
@@ -351,13 +341,12 @@ print(f"off by up to {off:.0f} %{beside(guess, off)}")
 # - the **random state**: the same as in forward, on the CPU and on each device that the
 #   function uses. Afterwards, restore the state from *before* the recomputation, or
 #   else the next layer draws the same numbers again;
-# - **autocast**: the same as in forward, although backward runs outside
-#   `with torch.autocast(...)`;
+# - **autocast**: the same as in forward;
 # - **BatchNorm's statistics**: unchanged. PyTorch's checkpoint adds each batch to them
-#   twice, in forward and in the recomputation; yours must add it once.
+#   twice; yours must add it once.
 #
-# The next cells define functions that read and set these three. Write
-# `remember_surroundings`. It has two blanks: replace both `raise` lines.
+# Write `remember_surroundings`, with the functions in the next cells. It has two
+# blanks: replace both `raise` lines.
 
 
 # %% id="given-rng"
@@ -504,8 +493,8 @@ print(f"off by {largest_error(faithful)} %")
 # - a list that the function pops from is empty when the function runs again.
 #
 # So write `save_arguments`: flatten the arguments, let autograd save the tensors, and
-# reassemble everything later. `SaveInputs`, given below, saves tensors and computes
-# nothing. `tree_flatten` returns the leaves of nested arguments, and their structure;
+# reassemble everything later. `SaveInputs`, given below, saves tensors. `tree_flatten`
+# returns the leaves of nested arguments, and their structure;
 # `tree_unflatten(leaves, structure)` rebuilds the arguments.
 
 
@@ -605,9 +594,8 @@ except Exception as error:
     print(type(error).__name__, error)
 
 # %% [markdown] id="slots-text"
-# No. The first backward took only some tensors out of the dictionary. The second found
-# the rest still there, so it recomputed nothing, and a tensor was missing. So write a
-# `Region`, for the part of the graph that one call made. It works differently:
+# No. The second backward found some tensors left from the first, so it recomputed
+# nothing. So write a `Region`, for the part of the graph that one call made:
 #
 # - Instead of a tensor, autograd keeps a placeholder, a `Slot`. The region has only
 #   weak references to its slots, so a slot dies when autograd frees the node that holds
@@ -954,7 +942,7 @@ checks.lab03.checkpoint(checkpoint)
 # %% [markdown] id="after-3-6"
 # ## Side by side with PyTorch's
 #
-# Here are the peaks with dropout on, and whether the gradients equal the plain ones:
+# Peaks with dropout on; are the gradients equal?
 
 # %% id="side-by-side"
 calls = {"plain": plain, "PyTorch's": torch_checkpoint, "mine": checkpoint}
@@ -962,9 +950,8 @@ for name, call in calls.items():
     print(f"{name:<12}{peak_bytes(call):>10}", same(gradients(call), wanted))
 
 # %% [markdown] id="unet"
-# A U-Net's block takes two arguments and passes a tensor to a much later block. With
-# your checkpoint around each block, are the gradients the same as without, under
-# autocast and with dropout?
+# With your checkpoint around each block of a U-Net, are the gradients the same as
+# without, under autocast and with dropout?
 
 
 # %% id="unet-gradients"
@@ -986,30 +973,11 @@ def unet_gradients(call):
 
 len(unet.blocks), same(unet_gradients(checkpoint), unet_gradients(plain))
 
-# %% [markdown] id="read-unet"
-# The next cells run your checkpoint and PyTorch's in turn, and compare their times.
-
-
-# %% id="given-seconds"
-def seconds(call):
-    start = time.process_time()
-    step(call)
-    return time.process_time() - start
-
-
-# %% id="time-ratio"
-# NBVAL_IGNORE_OUTPUT
-pairs = [(seconds(checkpoint), seconds(torch_checkpoint)) for _ in range(21)]
-ratios = sorted(mine / theirs for mine, theirs in pairs)
-half = f"half of them between {ratios[5]:.3f} and {ratios[15]:.3f}"
-f"mine / PyTorch's: {ratios[10]:.3f}, {half}"
-
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
 # This part is never graded. On a GPU, attention's backward adds in no fixed order, so
-# even two *plain* runs differ. The cell prints how far each run's gradients are from
-# those of one plain run.
+# even two *plain* runs differ.
 
 # %% id="gpu-compare"
 # NBVAL_IGNORE_OUTPUT
