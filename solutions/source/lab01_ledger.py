@@ -1,11 +1,10 @@
 # %% [markdown] id="title"
 # # Lab 01: the memory ledger of a training step
 #
-# When training runs out of memory, the error message names only a total. You write five
-# functions that explain such a total, and compare each with a meter that counts real
-# tensors to the byte. The last function predicts the peak of a training step within
-# 2 %, from **one forward pass**. You apply it to a GPT with 1.56 billion parameters,
-# without allocating a byte.
+# You write five functions that explain a step's memory, and compare each with a meter
+# that counts real tensors to the byte. The last function predicts the peak of a
+# training step within 2 %, from **one forward pass**. You apply it to a GPT with 1.56
+# billion parameters, without allocating a byte.
 #
 # **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -17,9 +16,8 @@
 # | 1.4 | bytes per parameter, for a model of seven billion | 2 |
 # | 1.5 | the peak of a step, from one forward pass | 3 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants
-# may go into your own cells above it. In each `guess = None`, replace `None` with a
-# number before you go on.
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. In each `guess = None`, replace `None` with a number before you go on.
 
 # %% id="imports"
 from collections.abc import Callable
@@ -65,8 +63,7 @@ print(f"activations: {share:.0f} %{beside(guess, share)}\n{report}")
 report.figure()
 
 # %% [markdown] id="read-step"
-# Activations are the largest part. There are no gradients yet, because at the peak
-# backward has hardly begun.
+# There are no gradients yet, because at the peak backward has hardly begun.
 
 # %% [markdown] id="text-1-1"
 # ## 1.1 The parameters
@@ -184,8 +181,7 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 # <details><summary>Hint 2: optimizer states in units of a gradient</summary>
 #
 # Each gradient has the shape and dtype of its parameter. So does each average that an
-# optimizer keeps. How many averages per parameter does each of the three optimizers
-# keep?
+# optimizer keeps.
 # </details>
 # <details><summary>Hint 3: the third tensor</summary>
 #
@@ -200,8 +196,7 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 #
 # Now compute the activations: the tensors that autograd saves in forward, because a
 # backward formula will need them. `memory.saved` calls a function and lists the tensors
-# that were saved. Here is the list for Linear (64 to 256), ReLU and Linear, run on 32
-# rows of 64 floats:
+# that were saved. Here is its list for Linear, ReLU, Linear:
 
 # %% id="saved-relu"
 rows = torch.randn(32, 64)
@@ -278,9 +273,8 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # </details>
 # <details><summary>Hint 2: never twice</summary>
 #
-# Number the tensors, from 0 for the chain's input. Each layer keeps its input or its
-# output. Collect the numbers in a set, so that a tensor that two layers keep counts
-# once.
+# Number the tensors, from 0 for the chain's input. Collect the numbers in a set, so
+# that a tensor that two layers keep counts once.
 # </details>
 # <details><summary>Hint 3: sizes</summary>
 #
@@ -305,8 +299,7 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 #   float32 copy of the weights. The copy's own gradient is freed after the update.
 #
 # Write `bytes_per_parameter`, which counts what is in memory between two steps,
-# gradients included. Leave out AdamW's step counts. The check compares fifteen numbers:
-# five recipes (plain in float32 and in float64 are two) with three optimizers each.
+# gradients included. Leave out AdamW's step counts.
 
 
 # %% id="answer-1-4"
@@ -400,9 +393,8 @@ print(f"{fits} of {len(bars)} fit into 80 GiB{beside(guess, fits)}")
 plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-llama"
-# The three recipes that don't fit (float32, autocast, master copy) take the same number
-# of bytes. So autocast and master copies don't lower the sum of weights, gradients,
-# optimizer state and copy. They save activations and time.
+# The three recipes that don't fit take the same number of bytes. Autocast and master
+# copies save activations and time.
 
 # %% [markdown] id="text-1-5"
 # ## 1.5 The peak, from one forward pass
@@ -428,8 +420,8 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 # tensor, are in the order of forward. A row has `num_bytes` and `module`, the name of
 # the module that saved the tensor.
 #
-# The check wants five peaks within 2 % of the meter's: for a GPT, a U-Net, a VGG, and a
-# wide MLP with two optimizers. It refuses `memory.measure`, `watch` and `predict`.
+# The check wants five peaks within 2 % of the meter's, and refuses `memory.measure`,
+# `watch` and `predict`.
 #
 # `gradients_left` adds up (c) for each module:
 
@@ -446,24 +438,6 @@ def gradients_left(model: nn.Module) -> dict[str, int]:
         sum(p.nbytes for p in m.parameters() if p.requires_grad) for _, m in leaves
     ]
     return {name: sum(sizes[place:]) for place, (name, _) in enumerate(leaves)}
-
-
-# %% [markdown] id="predict-1-5"
-# At the start of backward everything is still saved. Is that where the peak is? Look at
-# the last tensors that forward saved:
-
-# %% id="last-saved"
-for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
-    print(f"{row.num_bytes:>9}  made by {row.op or 'no operation'}, {row.shape}")
-
-# %% [markdown] id="read-1-5"
-# In this GPT, yes. The log-probabilities, 512 rows of 1024, are the step's largest
-# tensor and among the last saved. So two gradients of that size are in memory before
-# backward has freed much.
-#
-# Other models differ. A U-Net saves its largest tensors some layers before the end, so
-# backward comes to them later. A wide MLP on a few rows saves almost nothing, so its
-# peak is the update.
 
 
 # %% id="answer-1-5"
@@ -581,16 +555,13 @@ print(judged)
 plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-xl"
-# Of the three cards in the figure (16, 24 and 80 GiB), only the largest has room for
-# this step. Parameters and optimizer state alone exceed 16 GiB, whatever the batch. But
-# half of the peak is activations, which checkpointing can reduce.
+# Half of the peak is activations, which checkpointing can reduce.
 
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# This part is never graded. It compares your prediction for a larger GPT with what
-# PyTorch's CUDA allocator measures. Expect a small difference: the allocator rounds
-# sizes up, and kernels need workspace, which your function doesn't count.
+# This part is never graded. Expect a small difference: the allocator rounds sizes up,
+# and kernels need workspace, which your function doesn't count.
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
@@ -612,5 +583,4 @@ if torch.cuda.is_available():
     print(f"predicted {Bytes(predicted)}, measured {measured}")
 
 # %% [markdown] id="end"
-# Chapter 02 asks when you can trust a measurement; chapter 03 continues with what
-# autograd saves.
+# Chapter 02 asks when you can trust a measurement.
