@@ -1,11 +1,10 @@
 # %% [markdown] id="title"
 # # Lab 07: cached gradients
 #
-# CLIP was trained on batches of 32,768 pairs of image and text: it had to distinguish each pair
-# from 32,767 others. Suppose your GPU holds only 64 pairs. With accumulation a batch of any size
-# fits, but each pair is still compared with only 63 others. In this lab you compute the large
-# batch's exact gradient in the memory that 64 pairs need, for any number of *towers* (encoders) and
-# any loss.
+# CLIP was trained on batches of 32,768 pairs of image and text. Suppose your GPU holds
+# only 64 pairs. With accumulation a batch of any size fits, but each pair is still
+# compared with only 63 others. In this lab you compute the large batch's exact gradient
+# in the memory that 64 pairs need, for any number of *towers* (encoders) and any loss.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -18,8 +17,8 @@
 # | 7.5 | the state that both passes start from | 3 |
 # | 7.6 | `cached_backward`, instead of `loss.backward()` | 4 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Answers may not use `torch.utils.checkpoint`. Chapter 09 prepares you for
+# Write each answer into its `# exercise` cell, helpers and imports into your own cells
+# above it. Answers may not use `torch.utils.checkpoint`. Chapter 09 prepares you for
 # this lab.
 
 # %% id="imports"
@@ -78,9 +77,9 @@ def make_tower(side=8, dropout=0.1):
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_i \cdot b_j}}
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_j \cdot b_i}} \Big) $$
 #
-# The model learns the scale's logarithm, so the scale stays positive. The scale may reach 100, and
-# $e^{100}$ overflows float32, so don't compute these exponentials directly. Your loss doesn't have
-# to clip the scale.
+# The model learns the scale's logarithm, so the scale stays positive. The scale may
+# reach 100, and $e^{100}$ overflows float32, so don't compute these exponentials
+# directly.
 
 
 # %% id="answer-7-1"
@@ -128,7 +127,7 @@ checks.lab07.contrastive_loss(contrastive_loss)
 # </details>
 # <details><summary>Hint 3: a single pair</summary>
 #
-# With one pair the loss is always 0. So check `len(images)` and `len(texts)` first.
+# Check `len(images)` and `len(texts)` first.
 # </details>
 #
 # **Predict.** At a scale of 1, untrained towers give all candidates nearly the same probability.
@@ -219,8 +218,7 @@ print(f"loss {parts:.2f} instead of {whole:.2f}")
 print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 
 # %% [markdown] id="read-accumulation"
-# Choosing among 16 candidates is an easier task than choosing among 64, and its gradient is
-# different. Accumulation is exact if each term of the loss depends on one row. Here each term
+# Accumulation is exact if each term of the loss depends on one row. Here each term
 # depends on all rows.
 #
 # ![Three steps: embed all rows without a graph; go backward from the loss to the embeddings; embed
@@ -559,9 +557,9 @@ checks.lab07.remember(remember)
 # %% [markdown] id="hints-7-5"
 # <details><summary>Hint 1: two times</summary>
 #
-# The upper blank runs in the first pass, and reads the state. In the lower blank, read the current
-# state, write the first pass's state, and `yield`. In `finally`, write back the state that you read
-# at the start of the lower blank.
+# The upper blank runs in the first pass, and reads the state. In the lower blank, read
+# the current state, write the first pass's state, and `yield`. In `finally`, write back
+# what you read there first.
 # </details>
 # <details><summary>Hint 2: buffers</summary>
 #
@@ -585,9 +583,9 @@ for name, tower in kinds.items():
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# Now put the stages together into `cached_backward`, which a training loop calls between
-# `zero_grad` and `step`. The goal: each row goes through its tower exactly twice, and a larger
-# batch raises the peak only by its moments, its embeddings and their gradients.
+# Now put the stages together into `cached_backward`. The goal: each row goes through
+# its tower exactly twice, and a larger batch raises the peak only by its moments, its
+# embeddings and their gradients.
 #
 # Before anything runs, refuse a BatchNorm in training mode: it would normalize with the statistics
 # of a micro-batch instead of the whole batch. If the loss isn't finite, restore the random state
@@ -705,8 +703,6 @@ print(f"{many - few:d} bytes more; of embeddings: {(256 - 64) * 2 * 2 * 32 * 4}"
 plots.growth(peaks, xlabel="pairs in the batch", title="Peak, micro-batch 16, counted")
 
 # %% [markdown] id="checkpoint-text"
-# Embeddings and their gradients account for all of the growth that the meter sees. (It doesn't see
-# the random states, which are small.)
 #
 # ## Have you seen this before?
 #
@@ -728,47 +724,8 @@ for way in (checkpointed, cached_backward):
         print(f"    {name}: off by {error_with(tower, way):.0e}")
 
 # %% [markdown] id="tiles-text"
-# With dropout, both ways compute the exact gradient up to rounding, at nearly the same peak. But
-# PyTorch's checkpoint doesn't restore buffers, so with spectral norm its gradient is silently
-# wrong.
-#
-# ## The next wall: the matrix of all pairs
-#
-# The loss needs several matrices of $B^2$ similarities. At CLIP's batch size, one such matrix takes
-# 4 GiB in float32. But the loss of one row needs only one row of the matrix. So compute a few rows
-# (a *tile*) at a time, and checkpoint each tile.
-
-
-# %% id="tiled"
-def tile_sum(rows, others, log_scale, start):
-    logits = log_scale.exp() * rows @ others.T  # (tile, pairs)
-    labels = torch.arange(start, start + len(rows), device=rows.device)
-    return F.cross_entropy(logits, labels, reduction="sum")
-
-
-class Tiled(Contrastive):
-    def forward(self, images, texts, size=64):
-        images, texts = F.normalize(images, dim=1), F.normalize(texts, dim=1)
-        total = 0.0
-        for one, other in ((images, texts), (texts, images)):
-            for start in range(0, len(one), size):
-                tile = one[start : start + size], other, self.log_scale, start
-                total = total + checkpoint(tile_sum, *tile, use_reentrant=False)
-        return total / (2 * len(images))
-
-
-# %% id="tiles-measured"
-def loss_peak(loss_of):
-    torch.manual_seed(0)
-    embedded = [torch.randn(1024, 32, requires_grad=True) for _ in range(2)]
-    with memory.watch(model=loss_of) as report:
-        loss_of(*embedded).backward()
-    return report.peak_bytes - report.baseline_bytes, embedded[0].grad
-
-
-(whole, exact), (tiled, seen) = loss_peak(Contrastive()), loss_peak(Tiled())
-print(f"one matrix: {whole}, tiles: {tiled}, {whole / tiled:.0f} times less")
-print(f"same gradient: {relative_error([seen], [exact]) < 1e-5}")
+# PyTorch's checkpoint doesn't restore buffers, so with spectral norm its gradient is
+# silently wrong.
 
 # %% [markdown] id="gpu"
 # ## On a GPU: CLIP itself
