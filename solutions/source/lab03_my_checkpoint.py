@@ -241,7 +241,6 @@ print(f"{len(seen)} calls{beside(guess, len(seen))}")
 seen
 
 # %% [markdown] id="goal-3-2"
-#
 # Write two functions: `collect`, which is the recomputation's pack hook, and `unpack`.
 # The goal: each block starts twice, but only the run in forward reaches its end, and
 # the peak equals PyTorch's above. For that peak, release a recomputed tensor once it
@@ -942,7 +941,7 @@ checks.lab03.checkpoint(checkpoint)
 # %% [markdown] id="after-3-6"
 # ## Side by side with PyTorch's
 #
-# Peaks with dropout on; are the gradients equal?
+# Do peaks and gradients agree, with dropout on?
 
 # %% id="side-by-side"
 calls = {"plain": plain, "PyTorch's": torch_checkpoint, "mine": checkpoint}

@@ -354,7 +354,6 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-sweet-spot"
-#
 # ## 4.3 Revolve: the fewest forwards
 #
 # Difficulty 1/5 · importance 3/5 · 8 minutes
@@ -605,7 +604,6 @@ share = floor / everything
 print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}")
 
 # %% [markdown] id="read-floor"
-#
 # ## 4.6 The fastest schedule within a budget
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
@@ -725,7 +723,6 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-plans"
-#
 # ## On a GPU
 #
 # This part is never graded.

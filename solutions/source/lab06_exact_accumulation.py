@@ -111,7 +111,7 @@ print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
 pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# So compare the whole gradient, as the optimizer receives it.
+# Compare the whole gradient instead, as the optimizer receives it.
 #
 # ## 6.1 Where do two steps first differ?
 #
@@ -726,7 +726,6 @@ for name in TASKS:
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
 # %% [markdown] id="text-6-6"
-#
 # ## 6.6 Several ranks
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
@@ -736,8 +735,9 @@ for name in TASKS:
 # the ranks, with an *all-reduce*. One all-reduce per window is enough;
 # `model.no_sync()` skips the others.
 #
-# **Predict.** If `no_sync` is around *backward only*, in the first three micro-batches, how many
-# all-reduces does a rank run for the four micro-batches together?
+# **Predict.** Each of two ranks runs four micro-batches. If `no_sync` is around
+# *backward only*, in the first three micro-batches, how many all-reduces does a rank
+# run for all four?
 
 # %% id="guess-ways"
 guess = None  # all-reduces
@@ -908,5 +908,5 @@ if torch.cuda.is_available():
               f"{scheduled} scheduled, scale {scale:g}, loss {loss:.3f}")  # fmt: skip
 
 # %% [markdown] id="end"
-# A contrastive loss is no sum of single terms, because it compares each sample with all
-# others: see lab 07.
+# A contrastive loss isn't a sum of single terms, because it compares each sample with
+# all others: see lab 07.

@@ -703,7 +703,6 @@ print(f"{many - few:d} bytes more; of embeddings: {(256 - 64) * 2 * 2 * 32 * 4}"
 plots.growth(peaks, xlabel="pairs in the batch", title="Peak, micro-batch 16, counted")
 
 # %% [markdown] id="checkpoint-text"
-#
 # ## Have you seen this before?
 #
 # In effect, cached gradients put a checkpoint around each run of a tower (chapter 09). **Does

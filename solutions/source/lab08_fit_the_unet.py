@@ -278,7 +278,6 @@ columns = {
 pd.DataFrame(columns).rename_axis("images at once")
 
 # %% [markdown] id="read-8-2"
-#
 # ## 8.3 The floor
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
@@ -368,7 +367,8 @@ checks.lab08.room_for_activations(room_for_activations)
 # </details>
 # <details><summary>Hint 2: the sample</summary>
 #
-# Two images of `in_channels * side**2` values with 4 bytes each, and 8 bytes.
+# Two images of `in_channels * side**2` values with 4 bytes each, and one value with 8
+# bytes.
 # </details>
 # <details><summary>Hint 3: the refusals</summary>
 #
@@ -787,8 +787,8 @@ last = list(losses.values())[-20:]
 print("mean loss of the last 20 below 0.25:", sum(last) / 20 < 0.25)
 
 # %% [markdown] id="read-run"
-# Is it the same training? The next cell compares the first 25 losses with those of a run with
-# enough memory. Rounding errors grow, so we allow a relative difference of a thousandth.
+# The next cell compares the first 25 losses with those of a run with enough memory.
+# Rounding errors grow, so we allow a relative difference of a thousandth.
 
 # %% id="uncapped"
 (plain_unet, plain_optimizer), exact = make(), {}

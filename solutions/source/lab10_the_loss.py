@@ -16,7 +16,7 @@
 # | 10.6 | the chunk size for a budget of bytes | 3 |
 #
 # Write each answer into its `# exercise` cell, helpers and imports into your own cells
-# above it. Chapter 10d prepares you for this lab.
+# above it. Read chapter 10d first.
 #
 # The *head* is the last linear layer. It turns a token's *hidden row*, of `width` values, into one
 # logit per entry of the vocabulary. A *chunk* is a few consecutive tokens.
@@ -203,8 +203,8 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # The usual loss runs three matmuls of tokens x vocabulary x width: one for the logits,
 # and one for each of the two gradients.
 #
-# **Predict.** How many such matmuls does a step with `checkpointed_loss` run? (Count the chunks
-# together: one matmul over all 1024 tokens, done in chunks, is one.)
+# **Predict.** How many such matmuls does a step with `checkpointed_loss` run? (One
+# matmul over all 1024 tokens, done in chunks, counts as one.)
 
 # %% id="guess-matmuls"
 guess = None  # matmuls
@@ -345,8 +345,8 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning, so
 # do prompt tokens. The mean is over the tokens that count, in all micro-batches of an
-# update (the *window*). `loss_sum` can't handle ignored tokens, so pass it only the
-# tokens that count.
+# update (the *window*). The given `loss_sum` can't handle ignored tokens, so pass it
+# only the tokens that count.
 #
 # The goal: the losses of a window's micro-batches add up to the window's exact mean. A micro-batch
 # without a token that counts has a loss of 0, and all its gradients are 0.
