@@ -161,14 +161,14 @@ def first_difference(
         step_a: The step to trust: `step_a(model, optimizer)` makes one update, and
             returns its loss, a float.
         step_b: The step to judge; it is called in the same way.
-        model: Both steps start from it. Afterwards the model, its gradients and the
-            random state are as before.
+        model: Both steps start from it, and clear old gradients. Afterwards the model,
+            its gradients and the random state are as before.
         make_optimizer: `make_optimizer(parameters)` returns an optimizer.
         tolerance: Largest relative difference that still counts as rounding.
 
     Returns:
-        What `first_beyond` returns for the parts "loss", "gradients" (as they are when
-        optimizer.step() begins) and "parameters" (after it), in this order.
+        What `first_beyond` returns for the parts "loss", "gradients" (as the
+        optimizer receives them) and "parameters" (after the step), in this order.
     """
     ### BEGIN SOLUTION
     random_state = torch.get_rng_state()
@@ -228,7 +228,8 @@ part, difference = judge(*clipped)
 print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 
 # %% [markdown] id="text-6-2"
-# Clipping gives both gradients the same norm, so compare without it.
+# Clipping gives both gradients the same norm, so only a limit as strict as 1e-12 still
+# finds the bug. Compare without clipping.
 #
 # ## 6.2 Windows
 #
@@ -451,8 +452,9 @@ print(f"{watched}{beside(guess, watched[-1])}")
 # %% [markdown] id="read-scaler"
 # A disabled scaler always reports 1 and skips nothing.
 #
-# The goal: every window's gradient is within 1e-12 of the gradient that its images give as one
-# batch, and you clip it once, as a whole.
+# The goal: with the check's `loss_of`, which is in float64, every window's gradient is
+# within 1e-12 of the gradient that its images give as one batch, and you clip it once,
+# as a whole.
 
 
 # %% id="answer-6-4"
@@ -547,7 +549,9 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 # terms, and `count_terms(*micro_batch)`, their number.
 #
 # A step that fails must raise an error, and leave the model, its gradients and buffers,
-# the optimizer and the random state as they were. These functions help:
+# the optimizer and the random state as they were. Weights and optimizer states need no
+# copy if `optimizer.step()` comes last. Test losses for nan and infinity, but not
+# gradients. These functions help:
 
 
 # %% id="given-6-5"
@@ -784,8 +788,8 @@ for name, way in WAYS.items():
 
 # %% [markdown] id="read-ways"
 # P is the parameters' size in bytes. `no_sync` around backward alone does nothing,
-# because DDP decides in *forward* whether backward will exchange gradients. So put both
-# inside. In the fifth way, gradients are never exchanged.
+# because DDP decides in *forward* whether backward will exchange gradients. So forward
+# must be inside; backward may be, too. In the fifth way, gradients are never exchanged.
 #
 # Ranks may have different numbers of targets. So count the targets of *all ranks*, with an
 # all-reduce of one number before the first backward, and divide each micro-batch's summed loss by

@@ -145,7 +145,7 @@ def _judge_failure(case: Case, result: Result) -> None:
     how, raised, said = case["fails"], result["raised"], str(result["said"])
     named, passed_on = HOW[how]["named"], HOW[how].get("passed_on")
     advice = "what the model raises is passed on as it is"
-    advice = advice if passed_on else "raise a ValueError in your own words"
+    advice = advice if passed_on else "raise a ValueError, as refuse_impossible does"
     silent = raised == "nothing" or not isinstance(result["said"], str)
     faults = {
         "nothing was raised. If no step is possible, raise an error.": silent,

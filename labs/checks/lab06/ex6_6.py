@@ -107,10 +107,7 @@ def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes:
     by_ddp = num_bytes * sum(map(bool, through_ddp))
     advice = "once is enough: all but the last micro-batch run under model.no_sync()."
     if by_ddp and result["used_no_sync"] is True:
-        advice = (
-            "no_sync changed nothing. Whether a backward will reduce is decided in forward: "
-            "no_sync has to be around both."
-        )
+        advice = "no_sync changed nothing, since DDP decides in forward: run forward inside, too."
     reduced = f"rank {rank} reduced {sent} bytes of gradients, and"
     faults = {
         "the gradients stayed on each rank, since model.module doesn't know about ranks: run the "

@@ -147,21 +147,8 @@ def token_step(case: Case, result: Result) -> None:
 def _faults_6_3(
     model: nn.Module, window: Sequence[models.MicroBatch], gradients: accumulation.Window
 ) -> expect.Faults:
-    labels = [labels for _, labels in window]
     yield from accumulation.faults(gradients, "targets")
-    counts = {
-        "you counted the labels before the shift. No token comes before the first of a row, so its "
-        "label is not a target.": sum(int((part != -100).sum()) for part in labels),
-        "you counted masked labels: padding and prompts are tokens, but not targets.": sum(
-            part[:, 1:].numel() for part in labels
-        ),
-        "you counted every position, masked or not, even the first of each row.": sum(
-            part.numel() for part in labels
-        ),
-        "the sum was divided by rows: the unit of this loss is the token.": sum(map(len, labels)),
-    }
-    for words, count in counts.items():
-        yield words, gradients.total / count
+    yield from right_sums.count_faults(gradients, [labels for _, labels in window])
     for words, pair in _OTHER_TARGETS.items():
         pairs = [pair(model(tokens), tokens, labels) for tokens, labels in window]
         sums = (F.cross_entropy(x.flatten(0, -2), y.flatten(), reduction="sum") for x, y in pairs)

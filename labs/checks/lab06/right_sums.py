@@ -14,6 +14,14 @@ from tutorial_lib.instruments.cap import capped
 from .given import models
 from .given.models import MicroBatch
 
+_COUNTED = (
+    "you counted the labels before the shift: a row's first label is not a target.",
+    "you counted masked labels: padding and prompts are tokens, but not targets.",
+    "you counted every position, masked or not, even the first of each row.",
+    "the sum was divided by rows: the unit of this loss is the token.",
+)
+_WEIGHED = "each mean counts by its rows or by all its labels: weight it by its targets."
+
 
 def image_sums(model: nn.Module, window: Sequence[MicroBatch]) -> tuple[Window, Window]:
     """Return the gradients, and the losses, of micro-batches of images."""
@@ -33,6 +41,15 @@ def loss_faults(losses: Window) -> expect.Faults:
     yield "it is the whole sum instead of the mean.", losses.total
     yield "it is only the last micro-batch's.", losses.last_alone
     yield "it is the mean of the last micro-batch.", losses.sums[-1] / max(1, losses.counts[-1])
+
+
+def count_faults(gradients: Window, labels: Sequence[Tensor]) -> expect.Faults:
+    """Yield each usual fault in counting targets, and a window's gradient by it."""
+    sizes = [[int((y != -100).sum()), y[:, 1:].numel(), y.numel(), len(y)] for y in labels]
+    for words, of_each in zip(_COUNTED, zip(*sizes, strict=True), strict=True):
+        shares = [n / max(1, c) for n, c in zip(of_each, gradients.counts, strict=True)]
+        yield words, gradients.total / sum(of_each)
+        yield _WEIGHED, gradients.weighted(shares) / sum(of_each)
 
 
 def without_targets(window: Sequence[MicroBatch]) -> list[int]:

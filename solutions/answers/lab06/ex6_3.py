@@ -26,6 +26,13 @@ counts_every_position = wrong(
 counts_rows = wrong(
     "the unit of this loss is the token", "int((labels[:, 1:] != -100).sum())", "len(labels)"
 )
+weighs_by_labels = wrong(
+    "each mean counts by its rows",
+    "int((labels[:, 1:] != -100).sum())",
+    "labels[:, 1:].numel()",
+    "loss / num_targets",
+    "loss / max(1, int((targets != -100).sum())) * (targets.numel() / num_targets)",
+)
 predicts_the_same_token = wrong(
     "each token is asked to predict itself",
     "labels[:, 1:] !=",

@@ -52,7 +52,7 @@ does_not_clip = wrong(
 )
 cuts_by_chunk = wrong("Tensor.tensor_split cuts into so many", "tensor_split", "chunk")
 lets_backward_fail = wrong(
-    "put backward into the try, too",
+    "is backward in the `try`",
     "    except BaseException:",
     "    except torch.OutOfMemoryError:\n        raise\n    except BaseException:",
 )
@@ -121,7 +121,7 @@ looks_after_the_update = wrong(
     "    if bad:\n        raise ValueError(f'micro-batch {bad} was not finite.')\n    return total",
 )
 leaves_it_to_torch = wrong(
-    "raise a ValueError in your own words",
+    "raise a ValueError, as refuse_impossible does",
     "    refuse",
     "    for tensor in batch:\n        tensor.tensor_split(num_steps)\n    refuse",
 )

@@ -52,7 +52,7 @@ leaves_out_what_is_empty = wrong(
     "        if not counts[number - 1]:\n            continue\n        is_last =",
 )
 around_backward_alone = wrong(
-    "no_sync has to be around both",
+    "run forward inside, too",
     "            loss = loss_sum(model, *micro_batch) / num_terms\n",
     "",
     "        is_last =",
