@@ -3,7 +3,7 @@
 #
 # Ten training runs come in, most of them small copies of scripts from real bug reports.
 # For each run you measure a number (the *reading*), name the cause, and fix the script.
-# The fixed script must train what its author wanted, in no more memory than that needs.
+# The fixed script must train what its author wanted, and use no more memory than it must.
 #
 # **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -52,14 +52,15 @@ torch.set_num_threads(1)
 # as in `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the terms below;
 # four apply to no case.
 #
-# The check goes through the cases in order. It judges the cause first, so begin with a cause, 0 as
-# the reading, and the broken function. Once the cause is right, the check tells you what to measure
-# for the reading. Then it tests your function on its own models and data. If your function returns
-# a loss, return it as a float. To call your function for case A as the check does, run
-# `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
+# Look for the cause with `forwards`, `verdict` and `bytes_left` below; `snapshot` comes
+# in 9.5. For example, run `verdict(*trial(broken_a, make_a, text(4, 32)))`. Then run the
+# check with the cause, 0 as the reading, and the broken function. If the cause is right,
+# the check refuses the 0, and tells you what to measure for the reading.
 #
-# Measure before you name a cause, with `forwards`, `verdict` and `bytes_left` below;
-# `snapshot` comes in 9.5.
+# The check goes through the cases in order, and tests your functions on its own models
+# and data. If your function returns a loss, return it as a float. To call your function
+# for case A as the check does, run
+# `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`, with 1 for case B.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -114,6 +115,16 @@ def update(optimizer, loss):
 def plain_step(model, optimizer, *batch):
     """The step to trust, without checkpoints."""
     return update(optimizer, model.loss(*batch))
+
+
+# %% id="trial"
+def trial(broken, make, *batch):
+    """Return the step to trust, the broken step, and `make` to start them."""
+
+    def on_batch(step):
+        return lambda model, optimizer: step(model, optimizer, *batch)
+
+    return on_batch(plain_step), on_batch(broken), make
 
 
 # %% id="off-by"
@@ -290,7 +301,7 @@ checks.lab09.changed_in_between(changed_in_between)
 # digit. But its accuracy in evaluation is different."
 #
 # The goal: the gradients equal the plain model's, and each block runs twice. In case D, BatchNorm's
-# running means and variances are also equal. Don't change layers, modes or parameters.
+# running means and variances are also equal. Leave layers, modes and parameters as they were.
 #
 # **Predict.** In case C every block drops one element in five. How large is the gradient's error,
 # as a share of the right gradient's norm, such as `0.3`?
@@ -635,12 +646,14 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # now, but the run still dies in backward."
 #
 # `CAP_I` is the memory of an imagined GPU. `snapshot` lists, for each operation, how
-# many of its results are in memory when a call dies, or else at its peak.
+# many of its results are in memory when a call dies, or else at its peak. The row
+# without a name has the weights.
 #
 # The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
 # 1.5 times the peak with a checkpoint around each block.
 #
-# **Predict.** Each of the ViT's eight blocks creates one `gelu` tensor. How many of these are in
+# **Predict.** Of `CAP_I`, 5 MiB, the weights take 0.8 MiB. Each of the ViT's eight blocks
+# keeps 1.1 MiB for backward, and creates one `gelu` tensor. How many of these are in
 # memory when the run dies?
 
 # %% id="guess-i"
@@ -799,8 +812,8 @@ checks.lab09.died_in_update(died_in_update)
 # <details><summary>Hint 1: an instrument</summary>
 #
 # `snapshot(lambda: broken_j(model, batches_j()), model, cap_j, by="category")` shows what is in
-# memory. Run it again with a cap of `10**9` to see all optimizer states. AdamW needs two values for
-# each weight that it updates.
+# memory. The states of an update that dies are still among `temporary`: run it again with a cap of
+# `10**9` to see all. AdamW needs two values for each weight that it updates.
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
@@ -815,8 +828,8 @@ checks.lab09.died_in_update(died_in_update)
 #
 # ## Who would have noticed?
 #
-# **Predict.** Suppose you call `assert_same_training` for each of the ten broken runs. In how many
-# of them does it find a difference?
+# **Predict.** In how many of the ten broken runs can `assert_same_training`, which
+# `verdict` calls, find a difference?
 
 # %% id="guess-found"
 guess = None  # of ten
@@ -828,15 +841,6 @@ def whole_window(model, optimizer):
     logits = [model(tokens)[:, :-1].flatten(0, 1) for tokens, _ in window_h()]
     targets = [labels[:, 1:].flatten() for _, labels in window_h()]
     return update(optimizer, F.cross_entropy(torch.cat(logits), torch.cat(targets)))
-
-
-def trial(broken, make, *batch):
-    """Return the step to trust, the broken step, and `make` to start them."""
-
-    def on_batch(step):
-        return lambda model, optimizer: step(model, optimizer, *batch)
-
-    return on_batch(plain_step), on_batch(broken), make
 
 
 # %% id="trials"
@@ -861,8 +865,9 @@ found = [case for case, part in by_judge.items() if part != "nothing"]
 print(f"{len(found)} of 10{beside(guess, len(found))}")
 
 # %% [markdown] id="read-last"
-# The judge ignores memory. So before a long run, let it compare your step with a plain
-# step on a small model, and run one step with `forwards` around the blocks.
+# `assert_same_training` ignores memory, so it can't find F, G, I and J, and the cell
+# doesn't try them. Before a long run, let it compare your step with a plain step on a
+# small model, and run one step with `forwards` around the blocks.
 
 # %% id="verdicts"
 num_cases = len([name for name in globals() if name.startswith("broken_")])

@@ -149,6 +149,8 @@ def _judge(case: Case, result: Result, right: tuple[Result, int]) -> None:
         f"the loss is {loss / plain['returned']:.4g} times the plain model's loss, so forward "
         f"differs already. {told.forward}": is_wrong and differs,
         f"gradients are off by {error:.2g} of their norm. {told.symptom}": is_wrong,
+        "the gradient is right, but a layer is left with a changed momentum or dropout "
+        "probability. Put it back.": not read.flag(result, "layers"),
         f"gradients are right, and buffers are not. {told.symptom}": (
             not expect.is_close(buffers, plain["buffers"])
         ),
@@ -167,8 +169,6 @@ def _judge(case: Case, result: Result, right: tuple[Result, int]) -> None:
         f"each block it is {enough:,}: what is kept outside of tensors?": peak < _FLOOR * enough,
         "the schedule must advance as before: once per step.": result["settings"]
         != plain["settings"],
-        "the step is right, but a layer is left with a changed momentum or dropout probability: "
-        "the next step would be wrong. Put it back.": not read.flag(result, "layers"),
         "the gradient is right, but something else changed the weights.": (
             not expect.is_close(after, plain["parameters"])
         ),

@@ -83,18 +83,14 @@ def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> N
         losses=losses,
         sizes=[len(tokens) for tokens, _ in window],
         optional=right_sums.without_targets(window),
-        faults=_faults(gradients, torch.cat([labels for _, labels in window])),
+        faults=_faults(gradients, [labels for _, labels in window]),
         loss_faults=right_sums.loss_faults(losses),
         allowed=right_sums.peak_allowed(model, window, models.token_loss_sum),
     )
 
 
-def _faults(gradients: Window, labels: Tensor) -> Faults:
-    before_shift = "you counted the targets before the shift: a row of T tokens has T - 1 targets."
-    yield before_shift, gradients.total / int((labels != -100).sum())
-    for counted in (labels[:, 1:].numel(), labels.numel()):
-        words = "you counted labels of -100, but they are not targets."
-        yield words, gradients.total / counted
+def _faults(gradients: Window, labels: list[Tensor]) -> Faults:
+    yield from right_sums.count_faults(gradients, labels)
     yield accumulation.MEAN_OF_MEANS, gradients.mean_of_means
     yield accumulation.SUM_OF_MEANS, gradients.sum_of_means
     yield "nothing is divided: it is the sum over all targets.", gradients.total

@@ -90,15 +90,15 @@ def divided_later(model, optimizer, micro_batches):
     return total / count
 
 
-def by_shares(model, optimizer, micro_batches, skips=True):
-    count = targets(micro_batches)
+def by_shares(model, optimizer, micro_batches, skips=True, size=lambda pair: targets([pair])):
+    count = sum(map(size, micro_batches))
     optimizer.zero_grad()
     total = 0.0
     for pair in micro_batches:
         if skips and not targets([pair]):
             continue
         mean = loss_sum(model, *pair) / targets([pair])
-        loss = mean * (targets([pair]) / count)
+        loss = mean * (size(pair) / count)
         loss.backward()
         total += loss.item()
     optimizer.step()
@@ -132,10 +132,10 @@ h_still_broken = wrong("case H: it is the mean of the micro-batches' means")(
 h_not_divided = wrong("case H: nothing is divided")(
     answer("H", mended=partial(accumulate, count=lambda _: 1))
 )
-h_unshifted = wrong("you counted the targets before the shift")(
+h_unshifted = wrong("you counted the labels before the shift")(
     answer("H", mended=partial(accumulate, count=labels_unshifted))
 )
-h_padding = wrong("you counted labels of -100")(
+h_padding = wrong("you counted masked labels")(
     answer("H", mended=partial(accumulate, count=lambda m: sum(y[:, 1:].numel() for _, y in m)))
 )
 h_never_zeroes = wrong("the .grad from before your call")(
@@ -143,6 +143,9 @@ h_never_zeroes = wrong("the .grad from before your call")(
 )
 h_at_once = wrong("rows at once, but the largest micro-batch")(answer("H", mended=at_once))
 
+h_shares_by_labels = wrong("each mean counts by its rows")(
+    answer("H", mended=partial(by_shares, size=lambda pair: pair[1][:, 1:].numel()))
+)
 h_without_targets = wrong("is there a mean over nothing?")(
     answer("H", mended=partial(by_shares, skips=False))
 )
