@@ -157,8 +157,8 @@ print(f"pretended seconds: {mended:.2f}")
 #
 # Here the *other* step really takes 1.25 times as long as the *plain* one. But after
 # seven launches the pretend GPU gets hot, and every step takes 2.2 times as long as
-# before. The benchmark divides the average time of seven others by that of seven plain
-# steps before them.
+# before. The benchmark runs seven plain steps, then seven others, and divides the
+# others' average time by the plain steps' average time.
 #
 # **Predict.** According to this benchmark, how many times as long as the plain step
 # does the other step take?
@@ -385,7 +385,8 @@ print(f"{behind} storages{beside(guess, behind)}")
 # the whole storage alive.
 #
 # Write `activation_bytes`, which adds up the bytes of the saved storages. Weights and
-# buffers don't count, whatever shape they are saved in. For the transformer on eight
+# buffers don't count, whatever shape they are saved in. Leave nothing alive afterwards:
+# what `show` returns may hold the graph that holds it. For the transformer on eight
 # sequences the number to reach is:
 
 # %% id="goal-2-4"
@@ -587,8 +588,9 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# Appending `loss.item()` or `loss.detach()` would stop the leak too, but only `no_grad`
-# also saves memory *while* the validation runs.
+# The fixed step leaves only the loss that it appends, four bytes. Appending
+# `loss.item()` or `loss.detach()` would stop the leak too, but only `no_grad` also saves
+# memory *while* the validation runs.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
@@ -742,9 +744,10 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 #
 # Difficulty 2/5 · importance 5/5 · 6 minutes
 #
-# A step without a memory limit *takes* more than it *needs* (chapter 02). `nvidia-smi`
-# shows what the step takes, plus CUDA's *context*. The authors of the xMem paper ran
-# training loops of image models twice on real GPUs: uncapped, and with a cap on
+# A step without a memory limit *takes* more than it *needs* (chapters 02 and 02b).
+# `nvidia-smi` shows what the step takes, plus CUDA's *context*, the memory that CUDA
+# needs for itself. The authors of the [xMem paper](https://arxiv.org/abs/2510.21048)
+# ran training loops of image models twice on real GPUs: uncapped, and with a cap on
 # PyTorch's memory. In many capped runs, the cap was below what `nvidia-smi` had shown
 # for the uncapped run.
 #

@@ -109,9 +109,9 @@ def activation_bytes(case: Case, result: Result, saved: int) -> None:
     faults = {
         f"{name}: right, but parameters have gradients now. You know what autograd keeps once "
         "forward is over: run no backward.": read.flag(result, "went_backward"),
-        f"{name}: right, but {left_behind:,} bytes were left behind. Either something outside your "
-        "function holds the output or what was saved; or pack returns the tensor itself, and the "
-        "graph holds a tensor that holds the graph: return one without.": left_behind != 0,
+        f"{name}: right, but {left_behind:,} bytes were left behind. Something outside your "
+        "function holds them; or pack returns the tensor itself, which holds the graph that holds "
+        "it: return tensor.detach().": left_behind != 0,
     }
     expect.no_fault(faults)
 

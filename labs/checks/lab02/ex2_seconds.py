@@ -120,6 +120,8 @@ def _faults_2_2(case: Case, seen: float, order: Sequence[Any]) -> Faults:
         yield cold, wanted * _COLD[1] / _COLD[0]
         alone = "One of the two was cold when it was timed: run each once before, plain and other."
         yield from ((alone, wanted * ratio) for ratio in (1 / _COLD[1], _COLD[1]))
+        queued = "The untimed runs were still in the queue when the clock started: wait for them."
+        yield queued, wanted / (1 + _COLD[0] + _COLD[1] * wanted)
     pairs = [order[i : i + 2] for i in range(0, len(order), 2)]
     if not all(sorted(map(str, pair)) == ["other", "plain"] for pair in pairs):
         slowed = "The two did not run in turn, and the machine slowed down in between"

@@ -74,6 +74,21 @@ never_waits = wrong("Two launches take the same time")(by_hand(lambda gpu: None)
 waits_once_a_pair = wrong("It is none of the usual faults")(by_hand(lambda gpu: gpu.synchronize()))
 
 
+@wrong("The untimed runs were still in the queue")
+def waits_after_timed_runs_alone(plain, other, gpu, clock, *, repeats):
+    plain()
+    other()
+    ratios = []
+    for _ in range(repeats):
+        times = [clock()]
+        for step in (plain, other):
+            step()
+            gpu.synchronize()
+            times.append(clock())
+        ratios.append((times[2] - times[1]) / (times[1] - times[0]))
+    return statistics.median(ratios)
+
+
 @wrong("steps ran, but 4 should")
 def always_times_nine_pairs(plain, other, gpu, clock, *, repeats):
     plain()

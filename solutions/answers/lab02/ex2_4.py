@@ -77,7 +77,7 @@ compares_where_tensors_begin = wrong(
     "storage.nbytes() for storage in saved - resident",
     "saved[place].nbytes() for place in saved.keys() - resident",
 )
-ties_a_knot = wrong("bytes were left behind. Either", "tensor.detach()", "tensor")
+ties_a_knot = wrong("bytes were left behind. Something", "tensor.detach()", "tensor")
 
 
 def saved_by(forward):

@@ -148,6 +148,18 @@ def leaves_the_update_out_of_the_time(loss_fn, optimizer, gpu, clock, *, num_sam
     return step.profile(num_samples / statistics.median(times[1:]))
 
 
+@wrong("Work of the warm-up was still in the queue")
+def never_waits_for_the_warm_up(loss_fn, optimizer, gpu, clock, *, num_samples, repeats):
+    step, times = Step(loss_fn, optimizer, gpu), []
+    step()
+    for _ in range(repeats):
+        start = clock()
+        step()
+        gpu.synchronize()
+        times.append(clock() - start)
+    return step.profile(num_samples / statistics.median(times))
+
+
 @right
 def in_parts(loss_fn, optimizer, gpu, clock, *, num_samples, repeats):
     step = Step(loss_fn, optimizer, gpu)
