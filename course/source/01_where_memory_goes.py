@@ -5,6 +5,7 @@
 # parameters in bfloat16, 14 GB of gradients, and 56 GB of Adam states in float32, so 84 GB "and
 # something for activations". Each of the three figures is right for some program. But in ordinary
 # PyTorch code they never occur together, and the activations can take more than all three combined.
+# Here you count each part.
 #
 # **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
