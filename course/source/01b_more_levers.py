@@ -469,7 +469,7 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 # In a much-copied table about a 50-layer transformer, checkpointing turns 24 GB of activations into
 # 8 GB, and a total of 40 GB into 24 GB. The table names no width, batch size or kernels. So we
 # choose a width that gives the table's 4 GB of float32 weights, and a batch size at which forward
-# adds the table's 24 GB.
+# adds the table's 24 GB. The rows with `eager` store attention's scores.
 
 # %% id="fifty-table"
 a100, fifty = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows, {}
@@ -494,7 +494,8 @@ fifty.round(1)
 # %% [markdown] id="read-fifty"
 # Without checkpointing, we nearly get the table's figures. With it, the table's 8 GB and 24 GB are
 # too high. The source's own code puts a checkpoint around each block. That leaves about a tenth of
-# the activations, and the update is then the peak.
+# the activations, and the update is then the peak. The textbook rule, segments of $\sqrt{50}$
+# layers (row `sqrt`), leaves a little more.
 #
 # ## Has hardware kept up?
 #
