@@ -233,7 +233,8 @@ figures.roofline(speeds, card="A100", tokens=2048, width=4096)
 
 # %% [markdown] id="roofline-read"
 # This is a *roofline*. An operation takes as long as its arithmetic or its memory traffic,
-# whichever is longer. Left of the ridge (the dotted line), the traffic takes longer.
+# whichever is longer. Left of the ridge (the dotted line), the traffic takes longer. In the lower
+# panel, the cheapest results to drop come first.
 #
 # - **Norms and GELU** need no matmul, but they read and write memory.
 # - **Linear layers** with $C$ inputs cost $2C$ FLOPs per element of the result.
@@ -505,8 +506,9 @@ pd.DataFrame(table).T
 # wait. Pull each norm into the segment.
 #
 # Does the advice hold if the boundaries are in the host's memory, as in chapters 07d and 10? Here
-# NumPy arrays stand in for that memory. In the table, *kept* is the peak without temporary tensors.
-# The last column is the FLOPs that `halves` recomputes, as a multiple of `per_block`'s.
+# NumPy arrays stand in for that memory. The next table shows what `halves` saves over `per_block`.
+# *Kept* is the peak without temporary tensors. The last column is the FLOPs that `halves`
+# recomputes, as a multiple of `per_block`'s.
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -718,7 +720,8 @@ print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
 # If you are a little over your memory budget, try `all but down` first, since it runs no matmul
-# twice.
+# twice. The published policy does run some twice, and its step's time grew a little more than its
+# FLOPs.
 #
 # The table's last row, `all matmuls`, is a trap. The result of `down` is among the block's most
 # expensive ones, but no recomputation needs it. That result is only added to the residual, and the
