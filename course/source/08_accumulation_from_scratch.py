@@ -4,7 +4,8 @@
 # Two tutorials contradict each other. One says: "Four micro-batches of 8 instead of a batch of 32
 # cut the memory by 75 %." The other: "Gradient accumulation does not reduce peak memory." Both
 # authors measured their claims. And nearly every tutorial adds: "The accumulated gradient is
-# mathematically exact." With rows of different lengths that's false, and no error is raised.
+# mathematically exact." With rows of different lengths that's false, and no error is raised. Here
+# you write the loop and test all three claims.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -203,7 +204,8 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
 # It doesn't. But the four columns with an effective batch of 32 all have different peaks. So the
-# micro-batch determines the memory, not the effective batch.
+# micro-batch determines the memory, not the effective batch. Only a single micro-batch (8 x 1)
+# needs a little less, as above.
 #
 # ## Is it the same update?
 #
@@ -271,7 +273,9 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 
 # %% [markdown] id="read-distances"
 # The gradients are not equal to the last bit: the loops add the same numbers in different orders,
-# and each addition rounds. The "bound" says how far apart two correct loops may be.
+# and each addition rounds. The "bound" says how far apart two correct loops may be. For a sum of
+# $n$ terms it grows with $\sqrt n$, since roundings up and down partly cancel (Higham and Mary,
+# 2019).
 #
 # `assert_same_training`, which `verdict` calls below, uses this bound as its tolerance. **Compare
 # in float64, with dropout off**: then rounding is tiny and no random mask differs, so a bug shows.
