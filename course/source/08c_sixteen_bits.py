@@ -126,7 +126,8 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 # of 256 micro-batches. The gradients are computed in float32; only their sum is kept in bfloat16,
 # float16 or float32.
 #
-# **Predict.** How large is the norm of the bfloat16 sum's error, in % of the float64 sum's norm?
+# **Predict.** How large is the norm of the bfloat16 sum's error, in % of the norm of the same sum
+# in float64?
 
 # %% id="guess-low"
 guess = None  # %
@@ -177,7 +178,8 @@ plots.training_curves(
 # to write it back into the bfloat16 model:
 #
 # - *nearest*: round to the nearest number, as `optimizer.step()` does with a bfloat16 model;
-# - *stochastic*: round up or down at random, so that the mean stays right;
+# - *stochastic*: round up or down at random, so that the mean stays right (add random bits below
+#   the last kept bit, then truncate);
 # - *Kahan*: round, and store the rounding error in a second bfloat16, to add it at the next update
 #   (Zamirai et al., 2020).
 
@@ -369,9 +371,10 @@ def keeps_eight_bits():
 
 
 # %% [markdown] id="block-text"
-# How much memory does FP8 save? The cell below defines a block of nanochat, a small open GPT
-# trainer. Its argument `linear` is the function that does each matmul. With `fused`, one matmul
-# computes queries, keys and values.
+# How much memory does FP8 save? The next cell defines a block of nanochat, a small open GPT
+# trainer, whose model has 26 of them and processes 16 sequences of 2048 tokens at a time. The
+# block's argument `linear` is the function that does each matmul. With `fused`, one matmul computes
+# queries, keys and values.
 #
 # **Predict.** An FP8 number takes half the bytes of a bfloat16 number. With three separate matmuls
 # for queries, keys and values, by what percentage do the blocks' saved bytes fall from bfloat16 to
