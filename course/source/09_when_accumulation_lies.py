@@ -6,7 +6,8 @@
 # the loop reports a much *lower* loss than the big batch, because each micro-batch is an easier
 # task.
 #
-# Chapter 08's formula has a premise: each loss depends only on its own sample.
+# Chapter 08's formula has a premise: each loss depends only on its own sample. Here you test this
+# premise, break it in two ways, and fix both.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -341,7 +342,7 @@ plots.training_curves(curves, title=title, log="xy", **words)
 # halves of digits, with one encoder for each. Each left half has one partner, and the other $B-1$
 # right halves are its *negatives*. The score of two halves is the dot product of their embeddings,
 # $u$ (left) and $v$ (right), times a learned scale $s$. The loss is a cross-entropy in which the
-# right answer for row $i$ is column $i$ (CLIP averages both directions):
+# right answer for row $i$ is column $i$ (van den Oord et al., 2018):
 #
 # $$ \ell_i = -\log \frac{\exp(s\, u_i \cdot v_i)}{\sum_{j=1}^{B} \exp(s\, u_i \cdot v_j)} $$
 
@@ -370,8 +371,8 @@ class TwoEncoders(nn.Module):
 
 # %% [markdown] id="write-contrast"
 # **Write.** `contrast`. One direction is the formula; the other swaps $u$ and $v$. A pair's loss is
-# the mean of both directions. `F.cross_entropy` takes the scores, and with `reduction="none"`
-# returns one loss per row.
+# the mean of both directions, as in CLIP. `F.cross_entropy` takes the scores, and with
+# `reduction="none"` returns one loss per row.
 
 
 # %% id="contrastive"
@@ -507,7 +508,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 #
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
 # it as a number. If `replay` is true, restore a part's random state from `states` before its second
-# pass.
+# pass. The reason follows.
 
 
 # %% id="cached"
@@ -592,10 +593,10 @@ def is_cached():
 
 
 # %% [markdown] id="replay-text"
-#  Dropout needs one more step: the second pass must draw the same masks as the first. Otherwise the
-#  cache belongs to different embeddings. So step one records the random state before each
-#  micro-batch, and step three restores it, which *replays* the masks. **Without replay, is the
-#  gradient's error noise or bias?**
+# Dropout needs one more step: the second pass must draw the same masks as the first. Otherwise the
+# cache belongs to different embeddings. So step one records the random state before each
+# micro-batch, and step three restores it, which *replays* the masks. **Without replay, is the
+# gradient's error noise or bias?**
 #
 # To measure that, we compare with a big batch. It must draw the same masks as the parts do, so we
 # embed it part by part, but keep all graphs in memory.
@@ -689,8 +690,8 @@ for name, loop in loops.items():
 pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
-# With replay the error averages out, so it is noise. Without replay, part of the error stays,
-# because the cache and the second pass use different masks.
+# With replay the error averages out, so it is noise. Without replay, part of the error is a bias
+# and stays, because the cache and the second pass use different masks.
 #
 # ### The same with `checkpoint`
 #
@@ -830,7 +831,7 @@ your_run.apply("09", update=by_targets)
 #
 # <details><summary>Answer</summary>
 #
-# By a factor of $\sqrt{64/4} = 4$.
+# The error of a mean of $n$ numbers falls as $1/\sqrt n$, so the factor is $\sqrt{64/4} = 4$.
 # </details>
 
 # %% [markdown] id="summary"
