@@ -316,7 +316,8 @@ plots.ledger_bars(
 # ## Which tokens do you divide by?
 #
 # An update's loss is a mean over the tokens of *all* its answers, computed in micro-batches. So
-# chapter 08 applies: count first, then divide each sum by the same number.
+# chapter 08 applies: count first, then divide each sum by the same number. But a wrong count is
+# easily made here: one rollout may serve several updates.
 #
 # In the next cells, `batch` holds 64 answers. Its `mask` is 0 after the end of an answer.
 
@@ -488,7 +489,8 @@ pd.DataFrame.from_dict(
 # %% [markdown] id="read-reports"
 # In the second row, the trainer also divides by its eight accumulation steps, so an eighth of the
 # gradient is left. In the fourth row, an update has four rollouts' micro-batches, and each loss is
-# divided only by its own rollout's tokens.
+# divided only by its own rollout's tokens. The factors in the third and fourth rows would be a half
+# and four if all answers were equally long.
 #
 # In the last two rows the *direction* is wrong too, because micro-batches with short answers weigh
 # more.
@@ -500,7 +502,8 @@ pd.DataFrame.from_dict(
 #
 # The small model reads a digit, and is rewarded for repeating it for 16 tokens. Its vocabulary has
 # five tokens, and one of these ends the answer. At first the weights are random, so at each
-# position the answer ends with a probability of about one fifth.
+# position the answer ends with a probability of about one fifth. Later answers are longer. **Does
+# the peak grow with them?**
 
 
 # %% id="step"
