@@ -4,7 +4,8 @@
 # From 2024 on, most new image models are transformers: Stable Diffusion 3 and 3.5, Flux, PixArt,
 # Sana. Like chapter 11's U-Net they learn to remove noise from latents, but they have neither
 # levels nor skips. You find out where their bytes are, what `enable_gradient_checkpointing()`
-# leaves in memory, and which step fits which card.
+# leaves in memory, and which step fits which card. Then you write such a model's loss, and check
+# that checkpointing and accumulation don't change its training.
 #
 # No lab and no later chapter needs this companion. Read chapter 11 first.
 #
@@ -147,8 +148,8 @@ plots.opposite_bars(found, title=title)
 # only. The next cell predicts the published transformer's memory, for an image of 1024 x 1024
 # pixels (4096 tokens) and its text (333 tokens).
 #
-# **Predict.** In this transformer, what is the ratio of the block that keeps most to the block that
-# keeps least?
+# **Predict.** In this transformer, how many times as much does the heaviest block keep for backward
+# as the lightest?
 
 # %% id="guess-flat"
 guess = None  # times
