@@ -284,10 +284,11 @@ share = 100 * more / x.nbytes
 print(f"{share:.1f} % of the input's bytes{beside(guess, share)}")
 
 # %% [markdown] id="mixtral-text"
-# So saving the routing costs almost nothing. Can a library's own layer also get a wrong gradient
-# without an error? Here is a small Mixtral from transformers, whose `router_jitter_noise`
-# multiplies the router's input by random numbers. Its experts run one after another in a loop
-# (`eager`), or together in one faster operation over all tokens, sorted by expert (`grouped_mm`).
+# So saving the routing costs little, and even less in published models, which are wider. Can a
+# library's own layer also get a wrong gradient without an error? Here is a small Mixtral from
+# transformers, whose `router_jitter_noise` multiplies the router's input by random numbers. Its
+# experts run one after another in a loop (`eager`), or together in one faster operation over all
+# tokens, sorted by expert (`grouped_mm`).
 
 # %% id="mixtral"
 MIXTRAL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -505,7 +506,8 @@ table.drop("autocast")
 #   FLOPs.
 # - The two combined keep the fewest bytes. The gradient's error is small, since only each block's
 #   input is rounded, and the block is recomputed from it in full precision. But the peak is no
-#   lower than with checkpoints alone.
+#   lower than with checkpoints alone: it comes at the end of backward, when the other blocks'
+#   inputs are already freed.
 #
 # ## What you can now do
 #
