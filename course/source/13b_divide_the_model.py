@@ -209,12 +209,14 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # %% [markdown] id="pipeline-read"
 # - **1F1B**: however many micro-batches there are, at most four are in flight on rank 0, and one
 #   fewer on each next rank.
+# - **Interleaved**: *in flight* counts both stages of a rank. Ranks hold more activations than with
+#   1F1B, but the next section shows that they wait less.
 # - **Checkpointed**: a micro-batch in flight keeps only each block's input and the stage's output.
 #   The rest of a block's activations are in memory for one block at a time.
 #
 # **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
-# default, each `step` divides earlier steps' gradients again. With `False`, divide once, at the
-# end.
+# default, each `step` divides all of `.grad` by its number of micro-batches, even the earlier
+# steps' gradients. With `False`, divide once, at the end.
 #
 # ## Why do a pipeline's ranks wait?
 #
@@ -605,6 +607,8 @@ print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}"
 # states. Use FSDP2 for those.
 #
 # ## Pipeline and tensor parallelism, compared with one process
+#
+# Which of them lowers a rank's peak most, and which sends least?
 
 
 # %% id="all-rows"
