@@ -1,7 +1,8 @@
 # %% [markdown] id="title"
 # # Appendix: other frameworks
 #
-# Every framework that computes gradients keeps tensors for backward.
+# Every framework that computes gradients keeps tensors for backward. The large frameworks can also
+# recompute these tensors.
 #
 # Here the same model, with the same weights, runs in PyTorch, JAX, TensorFlow and Keras. You
 # compare gradients, count the bytes kept for backward, and see what JAX's compiler, XLA, does with
@@ -50,8 +51,9 @@ frameworks.leave_out_cells("jax", "tensorflow", "keras")
 # weights as NumPy arrays, with matrices of shape (inputs, outputs). One *unit* is the size of one
 # block's input.
 #
-# The error of a weight's gradient is its largest difference from PyTorch's gradient, as a share of
-# the largest entry in PyTorch's.
+# In each framework, we compare the gradients of the checkpointed model to PyTorch's. The error of a
+# weight's gradient is its largest difference from PyTorch's gradient, as a share of the largest
+# entry in PyTorch's.
 
 # %% id="model"
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4
@@ -344,7 +346,9 @@ for name in POLICIES:
 
 # %% [markdown] id="policies-read"
 # In each block the last matmul's result is only added to `x`, so no gradient needs it. That leaves
-# 13 of the 14 units for each of the three blocks, plus the 4 units of the plain wrapper.
+# 13 of the 14 units for each of the three blocks, plus the 4 units of the plain wrapper. The policy
+# with `no_batch_dims` also recomputes the results of attention's two matmuls, which take a lot of
+# memory and few FLOPs.
 #
 # ## What does the compiler keep?
 #
@@ -572,7 +576,8 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 
 # %% [markdown] id="keras-read"
 # The scope takes effect where the layer is *created*. Around a call it silently does nothing.
-# `full` also checkpoints the layers inside each block.
+# `full` also checkpoints the layers inside each block. That lowers the peak, but the dense layers'
+# matmuls run a third time.
 #
 # ## Side by side
 #
