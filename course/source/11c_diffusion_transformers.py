@@ -387,8 +387,8 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 #
 # In Stable Diffusion 3.5 the switch also removes nearly all activations, but the peak falls by much
 # less than in Flux. With the switch, the peak is at the end of backward, when all gradients are in
-# memory along with the weights and AdamW's states. To lower that peak, use 8-bit states or LoRA
-# (chapter 14).
+# memory along with the weights and AdamW's states. To lower that peak, use 8-bit states (01b) or
+# LoRA (chapter 14).
 
 # %% [markdown] id="trainer-text"
 # ## Is it the same training?
@@ -477,7 +477,7 @@ def is_right_by_hand():
 def update(model, optimizer, latents, digits, num=1):
     """Do one update in `num` equal micro-batches; return its loss."""
     noise, share = torch.randn(latents.shape), torch.randn(len(latents)).sigmoid()
-    # one image in ten gets no text, for guidance
+    # guidance compares predictions with and without text: one image in ten gets none
     words = prompts[digits] * (torch.rand(len(latents), 1, 1) > 0.1)
     optimizer.zero_grad()
     total = 0.0
