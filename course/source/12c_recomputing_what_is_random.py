@@ -3,7 +3,7 @@
 #
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. Most large
 # language models today are mixtures of experts: a router sends each token to a few out of many
-# MLPs. If the layer is checkpointed, the router runs twice, in forward and in the recomputation.
+# MLPs. If such a layer is checkpointed, the router runs twice, in forward and in the recomputation.
 # You answer three questions:
 #
 # 1. What happens if the second run sends a token to a different expert, and does PyTorch notice?
