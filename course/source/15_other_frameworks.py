@@ -347,8 +347,7 @@ for name in POLICIES:
 # %% [markdown] id="policies-read"
 # In each block the last matmul's result is only added to `x`, so no gradient needs it. That leaves
 # 13 of the 14 units for each of the three blocks, plus the 4 units of the plain wrapper. The policy
-# with `no_batch_dims` also recomputes the results of attention's two matmuls, which take a lot of
-# memory and few FLOPs.
+# with `no_batch_dims` also recomputes attention's two matmuls, whose results are large but cheap.
 #
 # ## What does the compiler keep?
 #
@@ -576,8 +575,8 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 
 # %% [markdown] id="keras-read"
 # The scope takes effect where the layer is *created*. Around a call it silently does nothing.
-# `full` also checkpoints the layers inside each block. That lowers the peak, but the dense layers'
-# matmuls run a third time.
+# `full` also checkpoints the layers inside each block. The peak falls, but the dense layers'
+# matmuls run three times.
 #
 # ## Side by side
 #
