@@ -429,7 +429,8 @@ plots.tradeoff({"your plans": yours, **points}, title=title)
 # %% [markdown] id="tradeoff-read"
 # Your plan needs fewer FLOPs than each rule that recomputes, and no more bytes. It can treat the
 # first block's MLP differently from the last one's, which no rule can. Companion
-# [07c](07c_side_by_side.ipynb) adds a third choice: keep only the results of matmuls.
+# [07c](07c_side_by_side.ipynb) adds a choice between keeping and dropping a stage: keep only the
+# results of its matmuls.
 #
 # `planning.solve` is your recursion in bytes. Drag the budget: as it shrinks, the plan drops MLPs
 # first, but never the last one. The last MLP's backward comes first, so dropping it would free

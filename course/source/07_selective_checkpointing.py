@@ -71,8 +71,8 @@ def storages(nested):  # several tensors may be views of one storage
 # storage by its address. A freed address may be reused, so keep every result in `self.alive`.
 #
 # For the FLOPs, `flop_registry.get(op.overloadpacket)` returns a function, or None for an operation
-# that counts as free. That function takes the operation's arguments and `out_val=out`, and returns
-# FLOPs.
+# that counts as free. Call that function with the operation's arguments, and with its result as
+# `out_val`; it returns FLOPs.
 
 
 # %% id="makers"

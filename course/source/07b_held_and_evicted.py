@@ -109,8 +109,9 @@ table.round().rename_axis(["logged", "kept as"])
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
 # Here is a small case: a chain of equal operations. The cost of a result is one operation for the
-# result itself, plus one for each evicted neighbor. Neighbors are all results before it, back to
-# the nearest one in memory, and all results after it, up to the nearest one in memory.
+# result itself, plus one for each evicted result next to it: those back to the nearest result in
+# memory, which must be recomputed first, and those up to the next result in memory, which would be
+# recomputed from it.
 
 
 # %% id="on-demand"

@@ -332,8 +332,8 @@ table.rename_axis(["checkpoints", "compiled"]).round(1)
 # The model CoCa runs the *same* blocks twice in a step. With checkpoints and the whole step
 # compiled, one of OpenCLIP's authors saw a GPU's peak rise to 2.3 times the uncompiled step's
 # ([pytorch#193193](https://github.com/pytorch/pytorch/issues/193193), PyTorch 2.13.0). We recorded
-# such a step on a CPU (`course/recorded/make/compiled.py`). The default backend generated code, and
-# the profiler counted bytes.
+# such a step on a CPU (`course/recorded/make/compiled.py`). This time we compiled with the default
+# backend, which does generate code, and took the bytes from the profiler.
 #
 # **Predict.** The model runs the same blocks twice, with checkpoints. By what factor did compiling
 # the step raise its peak on our CPU, with PyTorch 2.13.0?

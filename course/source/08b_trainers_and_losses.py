@@ -4,7 +4,7 @@
 # This companion of chapter 08 is optional: no lab and no later chapter needs it. It answers six
 # questions:
 #
-# 1. Does Hugging Face's `Trainer` accumulate your own model correctly?
+# 1. Does Hugging Face's `Trainer` accumulate correctly for a model of your own?
 # 2. What do other trainers do with a window?
 # 3. What does padding cost, and what do packed rows save?
 # 4. Can the optimizer run inside backward while you accumulate?
@@ -36,7 +36,7 @@ from tutorial_lib.models.vit import ViT, ViTConfig
 torch.set_num_threads(1)
 
 # %% [markdown] id="trainers"
-# ## Does the `Trainer` accumulate your own model correctly?
+# ## Does the `Trainer` accumulate correctly for your own model?
 #
 # Chapter 08 measured how wrong a mean of means is. Hugging Face's `Trainer` computed one until
 # October 2024 (transformers issue 24725). Since then the `Trainer` counts the window's tokens and

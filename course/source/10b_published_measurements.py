@@ -142,8 +142,8 @@ guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 # %% [markdown] id="read-guide"
 # The predictions are too low, most of all for 4 x 1, which has the most activations. There are two
 # reasons: the driver also counts unused reserved blocks (chapter 02), and the PyTorch of that time
-# kept softmax's input. By our predictions, today's defaults save nearly as much at 4 x 1 as the
-# guide's accumulation.
+# kept softmax's input. By our predictions, 4 x 1 with today's defaults saves nearly as much as the
+# guide saved by going from 4 x 1 to 1 x 4.
 #
 # With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
 # long. By what factor do the FLOPs grow?
@@ -482,8 +482,9 @@ for whose, share in shares.items():
 # ## On one page
 #
 # The table has our answers and other estimators' for the same runs. *Off by* is a median; *right*
-# is a share of decisions. In the rows for the RTX 3090 and for whole runs, the column `predicted`
-# uses the placed tensors. For the RTX 3090, we emulated only steps near the limit.
+# is the share of answers that were correct. In the rows for the RTX 3090 and for whole runs,
+# `predicted` is the memory that the tensors need once they are *placed* in the allocator's blocks,
+# as above. For the RTX 3090, we emulated only steps near the limit.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look

@@ -196,9 +196,8 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 # </details>
 #
 # **3.** 64 experts are divided over 8 ranks, and each rank has its own 4096 tokens, which go to 8
-# experts each. How many rows does a rank get if all experts get equally many? Without a checkpoint,
-# forward and backward send rows between ranks. By what share does checkpointing the mixture
-# increase this traffic?
+# experts each. How many rows does a rank get if all experts get equally many? Forward and backward
+# send rows between ranks. By what fraction does this traffic grow if the mixture is checkpointed?
 #
 # <details><summary>Answer</summary>
 #

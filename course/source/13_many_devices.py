@@ -4,7 +4,7 @@
 # So far one device held everything. With several devices you can divide the batch, the weights, the
 # gradients and the optimizer states.
 #
-# In this chapter you train one small GPT in five ways, on up to four processes of your computer.
+# In this chapter you train one small GPT in five ways, in up to four processes on your computer.
 # You count what each process holds and sends.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
@@ -392,9 +392,10 @@ table["loss"] = [one.loss for one in settings.values()]
 table.round(2)
 
 # %% [markdown] id="zero-text"
-# Only the micro-batch changes the activations' memory. Accumulation adds 1 P to the peak, the
-# gradients of earlier micro-batches. DDP adds 1 P, its buckets. Both together still add only 1 P,
-# since `.grad` is a view of the bucket. The losses show that all four train alike.
+# Only the micro-batch changes the activations' memory. Accumulation adds 1 P to the peak, because
+# the gradients of earlier micro-batches are in memory. DDP adds 1 P for its buckets. Both together
+# still add only 1 P, since `.grad` is a view of the bucket. The losses show that all four train
+# alike.
 #
 # ## ZeRO: divide the bytes, not the work
 #
@@ -430,8 +431,8 @@ table.round(2)
 # sends twice as much.
 #
 # **Predict.** Four ranks train on two sequences each. How high is stage 3's peak, as a percentage
-# of DDP's peak? DDP's peak is $4 + A$. You have counted it above, in the row for two ranks with
-# micro-batch 2. The next cell prints *block* and *rest*.
+# of DDP's peak? DDP's peak, $4 + A$, is the same for any number of ranks: the row above for two
+# ranks with micro-batch 2 has it, too. The next cell prints *block* and *rest*.
 
 # %% id="zero-picture"
 block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P

@@ -93,8 +93,9 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
 
 # %% [markdown] id="launcher-text"
 # **Accelerate** has a launcher for notebooks. It forks this process to make the ranks, so it works
-# only on Linux, and only before this process has used a GPU. Our function `launched` takes any free
-# port if you pass it port `0`. (The output says "CUDAs" even for CPUs.)
+# only on Linux, and only before this process has used a GPU. Our function `launched` wraps that
+# launcher. With port `0`, its default, it takes any free port. (The output says "CUDAs" even for
+# CPUs.)
 
 
 # %% id="launcher"

@@ -372,8 +372,8 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # %% [markdown] id="plans-text"
 # ## The planner on real models
 #
-# The planner tries many plans. It keeps weights and states in float32, and chooses from the plans
-# that fit the one with the shortest predicted time. The table below has its recorded answers for 64
+# The planner tries many plans. It keeps weights and states in float32. Of the plans that fit, it
+# chooses the one with the shortest predicted time. The table below has its recorded answers for 64
 # samples per update. This command computes one of them:
 #
 # ```bash

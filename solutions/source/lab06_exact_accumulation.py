@@ -452,9 +452,8 @@ print(f"{watched}{beside(guess, watched[-1])}")
 # %% [markdown] id="read-scaler"
 # A disabled scaler always reports 1 and skips nothing.
 #
-# The goal: with the check's `loss_of`, which is in float64, every window's gradient is
-# within 1e-12 of the gradient that its images give as one batch, and you clip it once,
-# as a whole.
+# The goal: each window's gradient equals that of all its images in one batch, within
+# 1e-12 (the check's `loss_of` is in float64). Clip the whole gradient, once per window.
 
 
 # %% id="answer-6-4"
