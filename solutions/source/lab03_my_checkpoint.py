@@ -103,7 +103,7 @@ print(f"{left:.0f} %{beside(guess, left)}")
 goal
 
 # %% [markdown] id="read-mark"
-# The second number is the peak to reach.
+# The last number, PyTorch's, is the peak to reach.
 
 # %% [markdown] id="text-3-1"
 # ## 3.1 Discard and recompute
@@ -113,7 +113,7 @@ goal
 # Write `Discard`, an `autograd.Function`. In forward, where autograd records nothing,
 # run the function and save only its inputs. In backward, which gets the output's
 # gradient, run the function again with gradients on, and go backward through the new
-# graph.
+# graph. An input may need no gradient, or hold integers, which can't have one.
 #
 # The goal: autograd saves only a block's input, and each block runs exactly twice.
 
@@ -341,8 +341,8 @@ print(f"off by up to {off:.0f} %{beside(guess, off)}")
 #   function uses. Afterwards, restore the state from *before* the recomputation, or
 #   else the next layer draws the same numbers again;
 # - **autocast**: the same as in forward;
-# - **BatchNorm's statistics**: unchanged. PyTorch's checkpoint adds each batch to them
-#   twice; yours must add it once.
+# - **BatchNorm's running statistics**: the recomputation must not change them. PyTorch's
+#   checkpoint adds each batch twice.
 #
 # Write `remember_surroundings`, with the functions in the next cells. It has two
 # blanks: replace both `raise` lines.
@@ -593,8 +593,9 @@ except Exception as error:
     print(type(error).__name__, error)
 
 # %% [markdown] id="slots-text"
-# No. The second backward found some tensors left from the first, so it recomputed
-# nothing. So write a `Region`, for the part of the graph that one call made:
+# No. The second backward found tensors left from the first, so it recomputed nothing,
+# and the tensor it needed was missing. Instead, write a `Region`, for the part of the
+# graph that one call made:
 #
 # - Instead of a tensor, autograd keeps a placeholder, a `Slot`. The region has only
 #   weak references to its slots, so a slot dies when autograd frees the node that holds
@@ -680,7 +681,8 @@ class Region(Recomputing):
         """Recompute once per backward; take the tensor out of its slot.
 
         Raises:
-            CheckpointError: When this backward has taken the tensor out before.
+            CheckpointError: With `ALREADY_UNPACKED`, if this backward has taken the
+                tensor out before.
         """
         backward = current_backward()
         ### BEGIN SOLUTION
@@ -813,6 +815,10 @@ def compare_logs(logs, first, again):
 # and `.compare`. `options.context_fn` returns two contexts: enter the first around
 # forward, the second around the recomputation.
 #
+# Save the arguments before the function runs, since it may change them, and outside the
+# region's hooks. After forward, set the region's `forward_is_done` to True: otherwise
+# it compares nothing.
+#
 # If gradients are off, just call the function. The peak to reach is PyTorch's. Of the
 # functions in the next cells, you call only `gpus_of`.
 
@@ -926,7 +932,7 @@ checks.lab03.checkpoint(checkpoint)
 #
 # Before the function runs, read the surroundings, create the two contexts, save the
 # arguments, and create the region. Then run the function under the region's hooks,
-# inside the first context. Finally set the region's `forward_is_done` to True.
+# inside the first context.
 # </details>
 # <details><summary>Hint 2: what a region runs</summary>
 #

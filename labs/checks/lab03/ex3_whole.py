@@ -60,12 +60,13 @@ def region(case: Case, result: Result, exact: Result) -> None:
         side = "once for each backward" if max(begun) > max(wanted) else "for each backward"
         advice = f"recompute {side}, and note its name in recomputed_for."
         if kind == "dead":
-            advice = (
-                "the last slot is dead there, but the recomputation must go on to its number, "
-                "since 3.6 compares all that it saves."
-            )
+            advice = "the last slot is dead there, but go on to its number: 3.6 compares all."
         words = f"the blocks ran {begun} times instead of {wanted}: {advice}"
         expect.fact(begun == wanted, words)
+    if kind == "dead":
+        ended = read.counts(result, "ended", len(wanted), "ends of each block")
+        words = f"where its last slot is dead, a region ran {ended} blocks to the end"
+        expect.fact(ended == exact["ended"], f"{words}: stop at that slot's number all the same.")
     if kind == "chain":
         expect.no_fault(_early_stop_faults(case, result))
     beside_torch.expect_gradients(result, exact["gradients"])
@@ -124,11 +125,13 @@ def checkpoint(case: Case, result: Result, exact: Result) -> None:
         _judge_differs(case, result)
     elif kind == "dead":
         said = str(result["said"])
-        expect.fact(
-            not said,
+        words = (
             "one of two results was deleted, then backward through the other raised "
-            f"{said[:120]!r}. The recomputation stops at the last slot's number, dead or alive.",
+            f"{said[:120]!r}. The recomputation stops at the last slot's number, dead or alive."
         )
+        if said.startswith("IndexError"):
+            words = "the function emptied its list argument: save the arguments before it runs."
+        expect.fact(not said, words)
     elif kind == "not preserved":
         expect.fact(
             not read.flag(result, "random_state_kept"),
@@ -182,8 +185,8 @@ def _judge_differs(case: Case, result: Result) -> None:
         missing.append("the operation that made the tensor")
     debug, lost = "debug" in case["options"], not read.flag(result, "random_state_kept")
     faults = {
-        f"a recomputation that saved something else ({how}) passed: call compare when it "
-        "is over, which takes forward_is_done.": not said,
+        f"a recomputation that saved something else ({how}) passed: a region calls compare only "
+        "after you set its forward_is_done, when forward is over.": not said,
         "debug=True was passed, but the error does not name the first operation that differs: pass "
         "options.compare to the region.": debug and words not in said,
         f"the recomputation differed ({how}), and the error says {said[:200]!r}: begin compare's "

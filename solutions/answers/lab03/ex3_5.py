@@ -28,6 +28,11 @@ StopsAtTheLastOneAlive = wrong(
     "number + 1 == len(self.slots)",
     "all(slot() is None for slot in self.slots[number + 1 :])",
 )
+StopsOnlyAtALivingSlot = wrong(
+    "stop at that slot's number all the same",
+    "if self.early_stop and number",
+    "if slot is not None and self.early_stop and number",
+)
 FillsTheDead = wrong(
     "'NoneType' object has no attribute", "if slot is not None", "if number < len(self.slots)"
 )

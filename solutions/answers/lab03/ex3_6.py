@@ -68,7 +68,9 @@ stops_at_the_last_one_alive = wrong(
     "    region = Region(",
     "    region = Early(",
 )
-never_compares = wrong("which takes forward_is_done", "    region.forward_is_done = True\n", "")
+never_compares = wrong(
+    "after you set its forward_is_done", "    region.forward_is_done = True\n", ""
+)
 says_one_thing_for_all = wrong(
     "begin compare's three messages as",
     "    comparison =",
@@ -127,6 +129,15 @@ ignores_preserve_rng_state = wrong(
     "pass that option to remember_surroundings", ", options.preserve_rng_state", ""
 )
 ignores_debug = wrong("pass options.compare to", "options.compare", "compare")
+saves_arguments_too_late = wrong(
+    "the function emptied its list argument",
+    "    bring_back = save_arguments(args, kwargs)\n",
+    "",
+    "Region(run, bring_back,",
+    "Region(run, None,",
+    "    region.forward_is_done = True\n",
+    "    region.bring_back = save_arguments(args, kwargs)\n    region.forward_is_done = True\n",
+)
 returns_nothing = wrong("a block called through yours gave NoneType", "return output", "output")
 
 

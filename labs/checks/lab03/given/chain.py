@@ -1,8 +1,4 @@
-"""A chain of small blocks, run through any checkpoint and metered.
-
-An answer and PyTorch's own checkpoint run the same chain and are read by the same meter; what
-differs is how a block is called.
-"""
+"""A chain of small blocks, run and metered through an answer's checkpoint or PyTorch's own."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -144,8 +140,8 @@ def _explained_failures(blocks: list[CountingBlock]) -> Iterator[None]:
         why = f"({type(error).__name__}: {error})"
         again = [block.runs for block in blocks if block.again > 0]
         reasons = {
-            f"backward failed {why} before any block ran again: look at what comes before the "
-            "recomputation, or replaces it.": not again,
+            f"backward failed {why} before any block ran again: what did yours do before it called "
+            "the function? In 3.6, save the arguments outside the hooks.": not again,
             f"the recomputation failed {why}: it ran with gradients off, as all of backward "
             "does, and autograd saves nothing then. Turn them on.": any(
                 runs[0][1] and runs[-1] == (False, True) for runs in again

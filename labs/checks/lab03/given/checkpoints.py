@@ -1,7 +1,4 @@
-"""The halves that run the answers to 3.5 and 3.6: checkpoints as a whole.
-
-The runs themselves take any checkpoint, so that PyTorch's own can be run the same way.
-"""
+"""The halves that run the answers to 3.5 and 3.6; their runs take PyTorch's checkpoint too."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
-from tutorial_lib.checks.given import Answer, Case, Result, exam, observe, run_half
+from tutorial_lib.checks.given import Answer, Case, CheckError, Result, exam, observe, run_half
 
 from . import chain
 
@@ -63,7 +60,11 @@ def _through(region_class: Callable[..., Any]) -> chain.Call:
 
 @run_half("3.5", forbidden=[chain.NO_TORCH_CHECKPOINT], exam=exam.of_checkpoint(_through))
 def region(answer: Answer, case: Case) -> Result:
-    return REGION_RUNS[case["kind"]](_through(answer), case)
+    try:
+        return REGION_RUNS[case["kind"]](_through(answer), case)
+    except (IndexError, KeyError) as error:
+        words = "has each number in fill a slot, and each slot in unpack a tensor?"
+        raise CheckError(f"{type(error).__name__}: {error}: {words}") from error
 
 
 def _passes(call: chain.Call, case: Case) -> Result:
@@ -121,12 +122,13 @@ def _one_dead(call: chain.Call, case: Case) -> Result:
     (left, right, *_), x, gate = chain.make_chain(case)
 
     def both(x: Tensor, gate: Tensor) -> list[Tensor]:
-        return [left(x, gate).square().mean(), right(x, gate).square().mean()]
+        return [left(x, gate).square().mean(), right(x, gate)]
 
     kept = call(both, x, gate)
     del kept[1]
     kept[0].backward()
-    return {"gradients": [p.grad for p in left.parameters()], "begun": [left.begun, right.begun]}
+    counts = {"begun": [left.begun, right.begun], "ended": [left.ended, right.ended]}
+    return {"gradients": [p.grad for p in left.parameters()], **counts}
 
 
 REGION_RUNS: dict[str, Callable[[chain.Call, Case], Result]] = {
@@ -184,9 +186,10 @@ def _not_preserved(call: chain.Call, case: Case) -> Result:
 
 
 def _dead(call: chain.Call, case: Case) -> Result:
-    """Go backward through one of two results, when the other one and its slots are gone."""
+    """Go backward through one of two results; the other, its slots and the argument are gone."""
     torch.manual_seed(case["seed"])
-    kept = call(lambda x: [x.sin(), x.cos()], torch.randn(case["rows"], requires_grad=True))
+    x = torch.randn(case["rows"], requires_grad=True)
+    kept = call(lambda held: [held[0].sin(), held.pop().cos()], [x])
     del kept[1]
     return {"said": observe.error_said(kept[0].sum().backward)}
 
