@@ -44,7 +44,8 @@ from tutorial_lib.units import Bytes, human_bytes
 # *segment*: only its input stays in memory, and its stages run again for their
 # backward. Segments may be nested.
 #
-# Triangles point up for forwards (hollow if they run again) and down for backwards.
+# The next cell draws three schedules. Triangles point up for forwards (hollow if they
+# run again) and down for backwards.
 
 # %% id="three-trees"
 unequal = [
@@ -75,7 +76,8 @@ widgets.schedule_stepper(events, unit=1)
 # *again*, they count the gradient of `end`'s output. In the first forward, `end` is the
 # chain's last stage.
 #
-# A stage's `saved_bytes` include its output but not its input.
+# While later stages run, a kept stage holds its `saved_bytes`, which include its output
+# but not its input. `help(planning.Stage)` explains the other fields.
 
 
 # %% id="given-waiting"
@@ -198,7 +200,6 @@ def segments_cost(stages: list[planning.Stage], length: int) -> tuple[int, float
         end = min(start + length, len(stages)) - 1
         held += stages[start].input_bytes
         if end < last:
-            peak = max(peak, held + dropped_needs(stages, start, end + 1, last))
             seconds += sum(stage.forward_seconds for stage in stages[start : end + 1])
         inside = 0
         for index in range(start, end + 1):
@@ -225,9 +226,9 @@ checks.lab04.segments_cost(segments_cost)
 # </details>
 # <details><summary>Hint 3: the first forward</summary>
 #
-# In the first forward, every segment but the last is dropped. Then memory holds the
-# inputs so far and `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Count such
-# a segment's forward seconds twice.
+# In the first forward, a segment never needs more than when it runs again, so leave the
+# first forward out of the peak. For the time, count the forward seconds of every
+# segment but the last twice.
 # </details>
 #
 # **Predict.** For our 32 equal blocks, which segment length, 1, 2, 4 or 8, has the
@@ -360,17 +361,18 @@ plots.tradeoff(
 #
 # Revolve (chapter 06c) limits memory in another way: only *one* stage may be kept at a
 # time, and there are $c$ **places** (06c's slots). A place holds one tensor that a
-# stage passes to the next, and one place always holds the chain's input. The running
-# stage's own input takes no place.
+# stage passes to the next, or the chain's input.
 #
-# From $n$ stages and $c$ places, run the first $k$ stages and put their output into a
-# place. The later part has $n - k$ stages and $c - 1$ places. After its backward, the
-# first part has $k$ stages and $c$ places. So `fewest_forwards` returns:
+# Take $n$ stages whose input is in one of $c$ places, and run the first $k$. The later
+# part has $n - k$ stages and the other $c - 1$ places, one of them for its own input.
+# After its backward, the first part has $k$ stages and $c$ places. So `fewest_forwards`
+# returns:
 #
 # $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
-# A single stage needs one forward: $F(1, c) = 1$. Without a place, several stages can't
-# go backward: $F(n, 0) = \infty$ for $n > 1$.
+# A single stage needs one forward, and no place for its input: $F(1, c) = 1$, even for
+# $c = 0$. Without a place, several stages can't go backward: $F(n, 0) = \infty$ for
+# $n > 1$.
 #
 # **Predict.** A plain step of 32 stages takes 32 forwards. How many does Revolve need
 # with 4 places?
@@ -507,14 +509,14 @@ for places in (16, 8, 4, 2):
     tree = revolve_tree(32, places)
     shares[places] = counted_peak(equal_layers, tree, x) / counted_segments(2)
     extra = planning.Plan(tuple(equal), tree).overhead
-    row = {"of segments of two": f"{shares[places]:.0%}", "time": f"{extra:+.0%}"}
+    row = {"of segments of two": f"{shares[places]:.2f}", "time": f"{extra:+.0%}"}
     table[places] = row
-print(f"4 places: {shares[4]:.0%}{beside(guess, shares[4])}")
+print(f"4 places: {shares[4]:.2f}{beside(guess, shares[4])}")
 pd.DataFrame(table).T.rename_axis("places")
 
 # %% [markdown] id="read-revolve-real"
-# The step takes longer, because Revolve never keeps two blocks at once, even if they
-# fit.
+# Revolve needs less memory than segments of two, but more time (the table compares with
+# a plain step), because Revolve never keeps two blocks at once, even if they fit.
 #
 # ## 4.5 The smallest budget
 #
@@ -601,7 +603,7 @@ checks.lab04.smallest_budget(smallest_budget)
 # %% id="floor-share"
 floor = smallest_budget(narrowing)
 share = floor / everything
-print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}")
+print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.2f}{beside(guess, share)}")
 
 # %% [markdown] id="read-floor"
 # ## 4.6 The fastest schedule within a budget
@@ -610,8 +612,10 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 #
 # Write `fastest_tree`. A part can begin in the same two ways as in 4.5, but now the
 # part has `room`: the bytes that it may use in addition to its input. A way is possible
-# only if its `kept_needs` or `dropped_needs` fits into the room. Choose the possible
-# way with the least *extra time*, the seconds of all forwards that run again.
+# only if its `kept_needs` or `dropped_needs` fits into the room, and if its rest and
+# its segment's inside are possible in theirs. Choose the possible way with the least
+# *extra time*, the seconds of all forwards that run again, in the rest and the inside
+# too.
 #
 # The rest of the part gets less room: the part's room minus what the way keeps in
 # memory. A segment's inside gets the whole room again, because by then the rest has

@@ -85,7 +85,6 @@ def smallest_budget(case: Case, result: Result) -> None:
         itertools.chain(_faults(stages, floor), _keeping_faults(stages)),
         otherwise=f"{seen} bytes are too {'many' if seen > floor else 'few'}: try the "
         "recursion by hand with two stages, then with three.",
-        where="the smallest budget: ",
     )
 
 
@@ -97,36 +96,36 @@ def _faults(stages: list[Stage], floor: int) -> Faults:
 
     costs, halves = Costs.of(stages, ()), (tuple(range(count // 2)), *range(count // 2, count))
     yield from {
-        "The chain's own input is missing: it is there all the time.": floor - first,
-        "You counted the chain's own input twice.": floor + first,
-        "That is the peak of a step that keeps everything.": peak(tuple(range(count))),
-        "That is a checkpoint around each stage: a longer segment may drop boundaries too.": peak(
+        "the chain's own input is missing: it is there all the time.": floor - first,
+        "you counted the chain's own input twice.": floor + first,
+        "that is the peak of a step that keeps everything.": peak(tuple(range(count))),
+        "that is a checkpoint around each stage: a longer segment may drop boundaries too.": peak(
             chains.in_segments(count, 1)
         ),
-        "That is one segment, the first half: try every way to split, in every part.": peak(halves),
+        "that is one segment, the first half: try every way to split, in every part.": peak(halves),
     }.items()
     floors = {words: Floor(slip.of(stages, ())) for words, slip in chains.AT_THE_END.items()}
     floors |= {
-        "What a kept stage saved is missing: it's held while the rest runs.": (
+        "what a kept stage saved is missing: it's held while the rest runs.": (
             Floor(replace(costs, saved=0 * costs.saved))
         ),
-        "The input of stage `split` is missing: it's held while the rest runs.": (
+        "the input of stage `split` is missing: it's held while the rest runs.": (
             _NoBoundary(costs)
         ),
-        "A segment that ends just before a part's last stage is never tried: `split` may be "
+        "a segment that ends just before a part's last stage is never tried: `split` may be "
         "`end`.": _NoLastSplit(costs),
     }
     yield from ((words, first + floor.num_bytes) for words, floor in floors.items())
     if count <= 7:
         yield (
-            "That is the best without a segment inside a segment: a segment is a chain as well.",
+            "that is the best without a segment inside a segment: a segment is a chain as well.",
             min(map(peak, chains.single_trees(count))),
         )
 
 
 def _keeping_faults(stages: list[Stage]) -> Faults:
     yield (
-        "Your sum makes keeping too expensive where a rest follows: the stage and the rest run in "
+        "your sum makes keeping too expensive where a rest follows: the stage and the rest run in "
         "turn, so take the larger of their needs, after adding `saved_bytes` to the rest's.",
         stages[0].input_bytes + _KeptAdded(Costs.of(stages, ())).num_bytes,
     )
@@ -224,7 +223,7 @@ def fastest_tree(case: Case, result: Result, best: Best) -> None:
         return
     is_smallest = best.budget == best.floor
     enough = ": the budget is exactly the smallest one, which is enough" if is_smallest else ""
-    words = f"your function raised {said[:160]!r}, but there is a tree that fits{enough}."
+    words = f"your function raised {said[:150].strip(': ')}, but there is a tree that fits{enough}."
     expect.fact(not said, words)
     tree = chains.read_tree(result["tree"], len(best.stages))
     simulated = simulate(best.stages, tree)

@@ -11,7 +11,7 @@ from tutorial_lib.instruments.segments.tree import Tree, leaves
 from . import chains, given
 
 _PASSED_4_3 = "the fewest forwards of eight chains, as the closed form has them"
-_WHERE = "{stages} stages, {places} places: ".format_map
+_WHERE = "num_stages={stages}, num_places={places}: ".format_map
 _PASSED_4_4 = "five trees with the fewest forwards, one stage kept at a time, no place too many"
 _INSIDE = 10**6  # units; a boundary is one
 
@@ -36,7 +36,7 @@ def fewest_forwards(case: Case, result: Result) -> None:
         "places are free by then.",
     )
     is_endless = isinstance(seen, float) and seen == math.inf
-    expect.fact(not is_endless, f"the number of forwards is inf: {advice}")
+    expect.fact(not is_endless, f"your function returned inf: {advice}")
     seen, wanted = read.integer(seen, "the number of forwards"), chains.binomial(stages, places)
     side = "more than are needed" if seen > wanted else "fewer than are possible"
     expect.close(

@@ -9,13 +9,19 @@ recomputes_all = wrong("your time recomputes the last segment too", "end < last"
 empties_the_list = wrong(
     "your call changed its arguments", "    return peak", "    stages.clear()\n    return peak"
 )
-looks_at_backward_alone = right(
-    "            peak = max(peak, held + dropped_needs(stages, start, end + 1, last))\n", ""
+looks_at_the_first_forward = right(
+    "            seconds +=",
+    "            peak = max(peak, held + dropped_needs(stages, start, end + 1, last))\n"
+    "            seconds +=",
 )
 forgets_the_gradient_that_waits = wrong(
     "your peak lacks the gradient", "index, end)", "index, last)"
 )
-lets_a_gradient_wait_too_early = right("end + 1, last", "end + 1, end")
+lets_a_gradient_wait_too_early = right(
+    "            seconds +=",
+    "            peak = max(peak, held + dropped_needs(stages, start, end + 1, end))\n"
+    "            seconds +=",
+)
 adds_each_stages_input = wrong(
     "you counted a stage's own input twice", "+ inside", "+ inside + stages[index].input_bytes"
 )
@@ -29,8 +35,8 @@ gives_the_extra_time = wrong(
 )
 gives_the_plain_time = wrong(
     "that of a step without any recomputation",
-    "            seconds += sum(stage.forward_seconds for stage in stages[start : end + 1])\n",
-    "",
+    "seconds += sum(stage.forward_seconds for stage in stages[start : end + 1])",
+    "pass",
 )
 keeps_a_full_segment = wrong(
     "as many as a full segment has",

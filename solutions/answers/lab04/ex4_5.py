@@ -5,13 +5,13 @@ from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning import floor_bytes
 
 forgets_the_input = wrong(
-    "The chain's own input is missing", "return stages[0].input_bytes + ", "return "
+    "the chain's own input is missing", "return stages[0].input_bytes + ", "return "
 )
 counts_the_input_twice = wrong(
-    "You counted the chain's own input twice", "return stages[0]", "return 2 * stages[0]"
+    "you counted the chain's own input twice", "return stages[0]", "return 2 * stages[0]"
 )
 nests_nothing = wrong(
-    "That is the best without a segment inside a segment",
+    "that is the best without a segment inside a segment",
     "    @cache\n",
     "    def kept(start, end):\n"
     "        later = stages[start].saved_bytes + kept(start + 1, end) if start < end else 0\n"
@@ -32,17 +32,17 @@ drops_as_at_the_end = wrong(
     "start, split, len(stages) - 1",
 )
 adds_what_comes_one_after_the_other = wrong(
-    "Your sum makes keeping too expensive",
+    "your sum makes keeping too expensive",
     "later = stages[start].saved_bytes + needs(start + 1, end)",
     "later = kept_needs(stages, start, end) + needs(start + 1, end)",
 )
 forgets_what_was_saved = wrong(
-    "What a kept stage saved is missing",
+    "what a kept stage saved is missing",
     "stages[start].saved_bytes + needs",
     "needs",
 )
 forgets_the_boundary = wrong(
-    "The input of stage `split` is missing", "stages[split].input_bytes + ", ""
+    "the input of stage `split` is missing", "stages[split].input_bytes + ", ""
 )
 stops_one_split_early = wrong(
     "`split` may be `end`", "range(start + 1, end + 1)", "range(start + 1, end)"
@@ -60,18 +60,18 @@ def peak(stages, tree):
     return planning.simulate(stages, tree).peak_bytes
 
 
-@wrong("That is the peak of a step that keeps everything")
+@wrong("that is the peak of a step that keeps everything")
 def keeps_everything(stages):
     return peak(stages, tuple(range(len(stages))))
 
 
-@wrong("That is a checkpoint around each stage")
+@wrong("that is a checkpoint around each stage")
 def checkpoints_each_stage(stages):
     *before, last = range(len(stages))
     return peak(stages, (*((index,) for index in before), last))
 
 
-@wrong("That is one segment, the first half")
+@wrong("that is one segment, the first half")
 def drops_the_first_half(stages):
     half = len(stages) // 2
     return peak(stages, (tuple(range(half)), *range(half, len(stages))))
