@@ -58,7 +58,8 @@ torch.set_num_threads(1)
 # saved     1   1     3       1             1/4     1     1    4    4            1/4
 # ```
 #
-# The line *saved* lists the bytes kept for backward, in units of the block's input `x`.
+# The line *matmul* numbers the matmuls; *saved* lists the bytes kept for backward, in
+# units of the block's input `x`.
 # *Eager* attention isn't fused into one kernel, and it also saves its scores.
 
 # %% id="gpt2"
@@ -221,8 +222,8 @@ plots.tradeoff(
 #
 # A needed tensor that isn't kept is *missing*. *All* operations that write a missing
 # tensor run again. What these operations read is then missing too, unless it is kept.
-# If a tensor is missing only because another operation reads it, later writes to it
-# don't run again. Inputs and weights are always in memory.
+# But if a tensor is missing only because an operation reads it, writes after that
+# operation don't run again. Inputs and weights are always in memory.
 #
 # Write `cost_of_keeping`, which returns the bytes of all kept tensors and the FLOPs of
 # all operations that run again. Leave the trace unchanged.
@@ -387,7 +388,8 @@ def frontier(choices):  # only the choices that no smaller one beats
 
 # %% id="exact-figure"
 exact, greedy = all_choices(trace), greedy_choices(trace)
-ratio = fewest(greedy, 4.1 * UNIT) / fewest(exact, 4.1 * UNIT)
+allowed = 4.1 * UNIT  # with the tensors that aren't `large`
+ratio = fewest(greedy, allowed) / fewest(exact, allowed)
 print(f"{len(exact)} sets; 4 units: greedy / exact = {ratio:.2f}{beside(guess, ratio)}")
 
 # %% id="exact-drawn"
@@ -419,9 +421,10 @@ plots.tradeoff(
 # `checkpoint(..., context_fn=f)` calls `f()` for each segment. `f` returns
 # `create_selective_checkpoint_contexts(policy)`, a pair of contexts: one for forward,
 # one for the recomputation. In forward, PyTorch calls
-# `policy(context, op, *args, **kwargs)` for each operation. Some releases also call the
-# policy in the recomputation, where `context.is_recompute` is True. Count from 0 in
-# each of the two runs.
+# `policy(context, op, *args, **kwargs)` for each operation; return
+# `CheckpointPolicy.MUST_SAVE` or `CheckpointPolicy.PREFER_RECOMPUTE`. Some releases
+# also call the policy in the recomputation, where `context.is_recompute` is True. Count
+# from 0 in each of the two runs; `is_matmul(op)`, below, tells what to count.
 #
 # Write `keep_matmuls`, which returns such an `f`. The goal: the chosen matmuls run
 # once, and all others twice. Only the chosen results and the segment's input are kept
@@ -482,8 +485,7 @@ checks.lab05.keep_matmuls(keep_matmuls)
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
-# `CheckpointPolicy.MUST_SAVE` for a chosen matmul, otherwise
-# `CheckpointPolicy.PREFER_RECOMPUTE`.
+# `MUST_SAVE` for a chosen matmul, otherwise `PREFER_RECOMPUTE`.
 # </details>
 #
 # Does a FLOP counter agree with `cost_of_keeping`?
@@ -518,7 +520,8 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# In the last row, a third of the saved bytes is freed, and no matmul runs again.
+# With the block's input, the last row keeps 11 of a plain block's 16.5 units: a third
+# is freed, and no matmul runs again.
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
@@ -528,7 +531,8 @@ pd.DataFrame(table).T.rename_axis("keep")
 # for what it keeps. An option has three numbers:
 #
 # - `kept_bytes`: what waits in memory for backward;
-# - `working_bytes`: the most that the part holds while it works, forward or backward;
+# - `working_bytes`: the most that the part holds while it works, forward or backward,
+#   its own kept bytes included;
 # - `flops`: the FLOPs that run again.
 #
 # ```text
@@ -539,7 +543,7 @@ pd.DataFrame(table).T.rename_axis("keep")
 # While a part works, memory holds its `working_bytes` plus the `kept_bytes` of all
 # parts *before* it. Write `fewest_flops`, which chooses one option for each part. Each
 # such sum must fit the target, and all parts together must recompute as few FLOPs as
-# possible.
+# possible. Don't try all combinations: below, there are 69 billion.
 
 
 # %% id="answer-5-4"
@@ -721,7 +725,8 @@ plots.tradeoff(
 # ```
 #
 # - **What stays**: for a tensor that stays on the device, `pack` returns
-#   `tensor.detach()`, since the tensor itself could keep its graph alive.
+#   `tensor.detach()`, since the tensor itself could keep its graph alive. Large buffers
+#   don't stay.
 # - **Which storage?** Keep the copies in a dict. An address isn't a good key, since a
 #   later storage may get it. Use `StorageWeakRef(storage)`, which doesn't keep the
 #   storage alive.
@@ -878,4 +883,4 @@ claims.Verdicts(
 
 # %% [markdown] id="end"
 # On your own model, first drop the tensors whose recomputation needs no matmul. For the
-# others, `plan MODEL --link pcie-4` compares copying with recomputing.
+# others, `plan MODEL --link pcie-4` (chapter 07d) compares copying with recomputing.

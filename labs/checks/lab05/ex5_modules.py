@@ -70,7 +70,7 @@ def checkpoint_only(case: Case, result: Result, right: tuple[Step, Step]) -> Non
     expect.fact(
         read.number(result["loss"], "the loss") == wanted.loss,
         "the model computes something else inside your block: does each module run its own "
-        "forward? A lambda in a loop looks up the loop's variable when it is called.",
+        "forward, not its class's? A lambda in a loop looks up the loop's variable too late.",
     )
     flops = read.integer(result["flops"], "FLOPs of the step")
     again = (flops - plain.flops) / (wanted.flops - plain.flops)

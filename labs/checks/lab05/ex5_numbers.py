@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+from tutorial_lib.checks.given.half import HOW_TO_CALL
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from ..lab04.chains import telling
@@ -13,7 +14,8 @@ from . import given
 from .given.numbers import BLOCK, Op, Option, options_of, trace_of
 
 _PASSED_5_2 = "bytes and FLOPs of eight choices, with in-place writes, views and shared inputs"
-_PASSED_5_4 = "seven models: the fewest FLOPs of all choices, within the budget; one refusal"
+_PASSED_5_4 = "eight models: the fewest FLOPs of all choices, within the budget; one refusal"
+_LONG = 8  # parts, where there are too many choices to try them all
 # Parts, options of each, and the budget: a share of the way from the smallest possible one to one
 # that allows every part its fewest FLOPs.
 _SHAPES = ((4, 3, 0.5), (6, 3, 0.3), (5, 4, 0.6), (7, 2, 0.5), (5, 3, 0.0), (4, 3, 1.0))
@@ -100,8 +102,8 @@ def cost_of_keeping(case: Case, result: Result, right: Cost) -> None:
         right.flops,
         _flops_faults(right),
         otherwise=f"the bytes are right, but the FLOPs ({seen:,}) are "
-        f"{'too few' if seen < right.flops else 'too many'}. Write down by hand which operations "
-        "run again, and compare with what yours runs.",
+        f"{'too few' if seen < right.flops else 'too many'}. Find by hand which operations run "
+        f"again, and compare with yours. {HOW_TO_CALL} The trace is call.args[0].",
     )
     expect.fact(
         read.flag(result, "inputs kept"),
@@ -177,13 +179,11 @@ def _cases_5_4(draw: Draw) -> Cases:
     cases = [case(*shape) for shape in _SHAPES]
     yield from cases
     yield {**cases[4], "budget": cases[4]["budget"] - 1}
+    yield {"parts": _draw_parts(draw, _LONG, 8), "budget": 10**4}  # every first option fits
 
 
 def _draw_parts(draw: Draw, count: int, number: int) -> list[list[list[int]]]:
-    """Draw parts as data; who keeps less runs more again, and the first option keeps most.
-
-    The options of a part hold different bytes at work, the first one most.
-    """
+    """Draw parts as data; a first option keeps most, holds most at work, and runs least again."""
     parts = []
     for _ in range(count):
         kept = sorted((draw.randint(2, 40) for _ in range(number)), reverse=True)
@@ -198,16 +198,17 @@ class Best:
 
     def __init__(self, case: Case) -> None:
         self.parts, self.budget = options_of(case), case["budget"]
-        self.choices = list(itertools.product(*self.parts))
+        is_long = len(self.parts) == _LONG  # too many choices to try: only the best is listed
+        self.choices = list(itertools.product(*(p[: 1 if is_long else None] for p in self.parts)))
         self.by_peak = [(peak_bytes(chosen), total_flops(chosen)) for chosen in self.choices]
         self.smallest = min(peak for peak, _ in self.by_peak)
         self.flops = _fewest(c for c in self.choices if peak_bytes(c) <= self.budget)
 
 
-def peak_bytes(chosen: Sequence[Option]) -> int:
-    """Return the most bytes held at once: those kept by the parts before, and one part at work."""
+def peak_bytes(chosen: Sequence[Option], *, own: bool = False) -> int:
+    """Return the most bytes held: kept by the parts before (and its own), and a part at work."""
     kept = itertools.accumulate((option.kept_bytes for option in chosen), initial=0)
-    return max(k + option.working_bytes for k, option in zip(kept, chosen, strict=False))
+    return max(k + o.working_bytes + own * o.kept_bytes for k, o in zip(kept, chosen, strict=False))
 
 
 def total_flops(chosen: Sequence[Option]) -> int:
@@ -230,7 +231,7 @@ def fewest_flops(case: Case, result: Result, best: Best) -> None:
         words = f"no choice fits, so raise a ValueError; {said[:120] or 'a choice'} came."
         expect.fact(said.startswith("ValueError"), words)
         return
-    expect.fact(not said, f"your function raised {said[:160]!r}, and there is a choice.")
+    expect.fact(not said, f"your function raised {said[:160].strip(': ')}, and there is a choice.")
     name = "the numbers of the options"
     numbers = read.integers(result["chosen"], name, len(best.parts))
     are_there = all(0 <= n < len(part) for n, part in zip(numbers, best.parts, strict=True))
@@ -242,7 +243,7 @@ def fewest_flops(case: Case, result: Result, best: Best) -> None:
         best.flops,
         _faults(best),
         otherwise=f"{numbers} fits and runs {total_flops(chosen)} FLOPs again, but another choice "
-        "fits with fewer: did you try each option of each part with every combination before it?",
+        "fits with fewer: is each option of a part tried after all that may be kept before it?",
     )
 
 
@@ -250,10 +251,7 @@ def _over(chosen: Sequence[Option], budget: int) -> str:
     if all(option.flops == 0 for option in chosen):
         return "every part has its fewest FLOPs, but that does not fit."
     if _all_kept(chosen) <= budget:
-        return (
-            "the kept bytes fit, but not with what a part holds while it runs: each part's working "
-            "bytes come on top of what those before it keep."
-        )
+        return "kept bytes fit, but each part's working bytes come on top of those kept before it."
     return f"your choice needs {peak_bytes(chosen) - budget} bytes more than the budget."
 
 
@@ -272,8 +270,10 @@ def _faults(best: Best) -> Faults:
         "all parts use the same option, but a mixture needs fewer FLOPs.": alike,
         "your sum holds what all parts keep while one runs. When a part runs backward, those after "
         "it are done and hold nothing.": cautious,
-        "that is the greedy choice, by bytes freed per FLOP. Its last exchange may free too much, "
-        "and another set fills the budget better: try them all, cleverly.": by_greed,
+        "your sum adds a part's own kept_bytes to its working_bytes, which include them.": _fewest(
+            c for c in best.choices if peak_bytes(c, own=True) <= best.budget
+        ),
+        "that is the greedy choice, by bytes freed per FLOP: it may free too much.": by_greed,
     }.items()
 
 

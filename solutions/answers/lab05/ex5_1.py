@@ -25,7 +25,7 @@ hides_the_arguments = wrong(
     "            )",
 )
 binds_late = wrong(
-    "does each module run its own forward?",
+    "does each module run its own forward",
     "partial(checkpoint, forward, use_reentrant=False)",
     "lambda *args, **kwargs: checkpoint(\n"
     "                forward, *args, use_reentrant=False, **kwargs\n"

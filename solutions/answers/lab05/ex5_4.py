@@ -1,5 +1,6 @@
 """Answers to 5.4, an option for each part within a budget."""
 
+import functools
 import itertools
 
 from solutions.answers import right, wrong
@@ -108,13 +109,43 @@ def asks_the_planner(parts, budget):
     return tried(parts, budget)
 
 
-@right
-def by_trying_all(parts, budget):
+@wrong("or all combinations tried?")
+def tries_all(parts, budget):
     return tried(parts, budget)
+
+
+@wrong("which include them")
+def adds_its_own_kept_bytes(parts, budget):
+    def own_too(options):
+        kept = itertools.accumulate(option.kept_bytes for option in options)
+        return max(k + option.working_bytes for k, option in zip(kept, options, strict=True))
+
+    tried(parts, budget)
+    return tried(parts, budget, peak=own_too)
+
+
+@right
+def without_choices_that_another_beats(parts, budget):
+    ways = [(0, 0, ())]  # bytes kept, FLOPs, options
+    for options in parts:
+        longer = sorted(
+            (kept + option.kept_bytes, flops + option.flops, (*chosen, number))
+            for kept, flops, chosen in ways
+            for number, option in enumerate(options)
+            if kept + option.working_bytes <= budget
+        )
+        ways = []
+        for way in longer:
+            if not ways or way[1] < ways[-1][1]:
+                ways.append(way)
+    if not ways:
+        raise ValueError(f"budget (={budget}) is too small for any choice.")
+    return list(ways[-1][2])
 
 
 @right
 def by_recursion_from_the_first_part(parts, budget):
+    @functools.cache
     def best(i, room):
         if i == len(parts):
             return 0, ()

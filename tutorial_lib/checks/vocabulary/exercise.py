@@ -114,13 +114,13 @@ class Exercise:
                         result = remote(answer, self.name, case)
                     else:
                         result = run_in_place(self.half, answer, case)  # type: ignore[arg-type]
+                    if result is not None:
+                        self.judge(case, result)
                 except CheckError as error:
                     if HOW_TO_CALL not in str(error):
                         raise
                     how = _IN_EXAM if case in exams else self._how_to_call(number, seed)
                     raise CheckError(str(error).replace(HOW_TO_CALL, how)) from error
-                if result is not None:
-                    self.judge(case, result)
         print(f"{self.exercise} passed: {self.passed}")
 
     def _how_to_call(self, number: int, seed: int) -> str:

@@ -3,12 +3,13 @@
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from tutorial_lib.checks.given import Answer, Case, Result, answered, observe, run_half
 from tutorial_lib.checks.given.surroundings import expect_unchanged
 
-from ...lab04.given import NO_SOLVER
+from ...lab04.given import NO_SOLVER, in_time
 
 # Tensors go by the names of their storages.
 Op = namedtuple("Op", "name reads writes flops")
@@ -83,6 +84,7 @@ def options_of(case: Case) -> list[list[Option]]:
 @run_half("5.4", forbidden=[NO_SOLVER])
 def fewest_flops(answer: Answer, case: Case) -> Result:
     parts, chosen = options_of(case), []
-    said = observe.error_said(lambda: chosen.append(answer(parts, case["budget"])), "ValueError")
+    call = partial(in_time, lambda: chosen.append(answer(parts, case["budget"])), 10)
+    said = observe.error_said(call, "ValueError")
     expect_unchanged(parts, options_of(case))
     return {"said": said, "chosen": chosen[0] if chosen else None}
