@@ -13,8 +13,9 @@ from tutorial_lib.guesses import beside, keep, kept, questions
     ("guess", "words"),
     [
         (None, ""),
-        (5, "   (you guessed 5, 0.5 times that)"),
-        (12.5, "   (you guessed 12.5, 1.2 times that)"),
+        (5, "   (you guessed 5, 0.5 times the result)"),
+        (10.2, "   (you guessed 10.2, almost exactly)"),
+        (10, "   (you guessed 10, exactly)"),
         ("half", "   (your guess, 'half', isn't a number: write one, as in guess = 2.5)"),
         (True, "   (your guess, True, isn't a number: write one, as in guess = 2.5)"),
         (math.nan, "   (your guess, nan, isn't a number: write one, as in guess = 2.5)"),

@@ -1,7 +1,4 @@
-"""A learner's guess, shown beside what was measured.
-
-What keeps answers to the course's questions, `keep` and `kept`, is loaded when it is first used.
-"""
+"""A learner's guess, shown beside what was measured; `keep` and `kept` load when first used."""
 
 from math import isfinite
 from numbers import Real
@@ -24,11 +21,14 @@ def beside(guess: Any, seen: float) -> str:
 
     Example:
         >>> beside(2.0, seen=4.0)
-        '   (you guessed 2, 0.5 times that)'
+        '   (you guessed 2, 0.5 times the result)'
     """
     if guess is None:
         return ""
     if isinstance(guess, bool) or not isinstance(guess, Real) or not isfinite(guess):
         return f"   (your guess, {guess!r}, isn't a number: write one, as in guess = 2.5)"
-    ratio = f", {guess / seen:.2g} times that" if seen else ""
-    return f"   (you guessed {guess:g}{ratio})"
+    if guess == seen:
+        return f"   (you guessed {guess:g}, exactly)"
+    ratio = f"{guess / seen:.2g} times the result" if seen else "and the result is 0"
+    almost = ratio.startswith("1 ")
+    return f"   (you guessed {guess:g}, {'almost exactly' if almost else ratio})"
