@@ -46,7 +46,7 @@ at_least_one_block = wrong(
     "try an empty choice of blocks too", "range(len(prices) + 1)", "range(1, len(prices) + 1)"
 )
 gives_none = wrong(
-    "2 values are wanted, a micro-batch and a tuple of blocks, but NoneType came",
+    "2 values are wanted, a micro-batch and a tuple of blocks, but None came",
     "            return plan",
     "            return None",
 )

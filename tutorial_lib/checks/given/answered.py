@@ -18,7 +18,7 @@ def several(returned: Any, number: int, names: str) -> list[Any]:
     """Read so many values, in a tuple or list; `names` are words for them."""
     if isinstance(returned, tuple | list) and len(returned) == number:
         return list(returned)
-    kind = type(returned).__name__
+    kind = "None" if returned is None else type(returned).__name__
     if isinstance(returned, tuple | list):
         kind = f"a {kind} of {len(returned)}"
     raise CheckError(f"{number} values are wanted, {names}, but {kind} came: return all of them.")
