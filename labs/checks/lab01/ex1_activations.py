@@ -13,7 +13,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from . import given
 from .metered import OPTIMIZERS, make_optimizer
 
-_PASSED_1_3 = "equal to autograd's own count, to the byte"
+_PASSED_1_3 = "exactly the bytes that autograd saves"
 _TOLERANCE = 0.02
 _PASSED_1_5 = (
     f"five peaks predicted within {_TOLERANCE:.0%} of the meter, from one forward pass each"

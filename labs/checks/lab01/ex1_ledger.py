@@ -12,10 +12,10 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from . import given
 from .metered import OPTIMIZERS, Sizes, after_step, at_rest, make_optimizer
 
-_PASSED_1_1 = "equal to the meter, with tied, frozen and half-precision weights"
-_PASSED_1_2 = "equal to the meter after a real step of SGD, momentum and AdamW"
+_PASSED_1_1 = "same bytes as the meter, also with tied, frozen and half-precision weights"
+_PASSED_1_2 = "same bytes as the meter after a real step with SGD, momentum and AdamW"
 _WORDS = {"gradients": "gradient", "optimizer_state": "state"}
-_PASSED_1_4 = "equal to the meter for every recipe"
+_PASSED_1_4 = "same bytes as the meter for every recipe"
 SWITCHED_OFF = dict.fromkeys(given.SWITCHES, False)
 
 

@@ -13,11 +13,11 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from . import given
 from .given.machine import PretendGPU
 
-_PASSED_2_3 = "equal to memory.measure, whatever ran before"
+_PASSED_2_3 = "same bytes as memory.measure, whatever ran before"
 _PASSED_2_4 = (
-    "equal to memory.saved, with views, shared storages and buffers, and nothing left alive"
+    "same bytes as memory.saved, with views, shared storages and buffers; keeps nothing alive"
 )
-_PASSED_2_5 = "what memory.measure finds left behind, and no false alarm"
+_PASSED_2_5 = "finds what memory.measure finds left behind, without false alarms"
 
 
 def _cases_2_3(draw: Draw) -> Cases:

@@ -10,8 +10,8 @@ from . import given
 from .given.machine import LAUNCH_SECONDS
 
 _TOLERANCE = 1e-3  # a step takes at least a thousand launches
-_PASSED_2_1 = "the pretended seconds, with a cold start, a queue and a slow step among them"
-_PASSED_2_2 = "the right ratio on a machine that grows slow half-way"
+_PASSED_2_1 = "the right seconds, despite a cold start, a queue and a slow step"
+_PASSED_2_2 = "the right ratio, even on a machine that slows down halfway"
 PAIRS = 7
 _COLD = 20.0, 12.0
 

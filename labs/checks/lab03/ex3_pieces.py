@@ -9,10 +9,10 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, exp
 from . import beside_torch, given
 from .given.pieces import flat, make_arguments
 
-_PASSED_3_1 = "gradients to the bit, two runs a block, and its input is all that is saved"
-_PASSED_3_2 = "gradients to the bit, two runs a block, and a peak like PyTorch's"
-_PASSED_3_3 = "random state, autocast and BatchNorm as in the forward, and put back afterwards"
-_PASSED_3_4 = "every tensor saved by autograd, none held, and all put together again"
+_PASSED_3_1 = "exact gradients; each block runs twice, and only its input is saved"
+_PASSED_3_2 = "exact gradients; each block runs twice, and the peak is as low as PyTorch's"
+_PASSED_3_3 = "recomputes with forward's random state, autocast and BatchNorm, then restores them"
+_PASSED_3_4 = "hands all tensors to autograd, keeps none itself, and brings back the arguments"
 
 
 def _cases_3_1(draw: Draw) -> Cases:

@@ -7,13 +7,13 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, exp
 from . import beside_torch, given
 from .given.checkpoints import REGION_RUNS
 
-_PASSED_3_5 = "one recomputation a backward, nothing kept, early stop"
+_PASSED_3_5 = "recomputes once in each backward, stops early, and keeps nothing"
 _ADVICE_3_5 = {
     "passes": "half of the graph is freed there, with its slots: fill only slots that are alive, "
     "and hold no slot yourself.",
     "chain": "does anything beside its slot hold a recomputed tensor?",
 }
-_PASSED_3_6 = "gradients to the bit and peaks to the byte like PyTorch's, and errors that name"
+_PASSED_3_6 = "gradients and peaks equal PyTorch's exactly, and errors name what differs"
 # what differs, the options, and what the error says: nothing where the recomputation may pass
 _DIFFERENCES: list[tuple[str, dict[str, Any], str]] = [
     ("more", {"early_stop": False}, "trying to save more tensors during recomputation"),

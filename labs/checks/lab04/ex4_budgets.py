@@ -22,10 +22,8 @@ from tutorial_lib.instruments.segments.tree import Tree
 
 from . import chains, given
 
-_PASSED_4_5 = "the smallest budgets of six unequal chains, to the byte"
-_PASSED_4_6 = (
-    "ten trees as fast as the library's solver has them, none over its budget, one refusal"
-)
+_PASSED_4_5 = "the exact smallest budgets of six unequal chains"
+_PASSED_4_6 = "ten trees as fast as the library's, none over budget; refuses an impossible budget"
 # Number of stages, and budget: a share of the way from the floor to a step that keeps everything.
 _FEW = 6
 _BUDGETS = ((3, 0.0), (5, 0.05), (6, 0.3), (9, 0.0), (9, 0.15), (9, 0.5), (8, 1.0))

@@ -10,9 +10,9 @@ from tutorial_lib.instruments.segments.tree import Tree, leaves
 
 from . import chains, given
 
-_PASSED_4_3 = "the fewest forwards of eight chains, as the closed form has them"
+_PASSED_4_3 = "the fewest forwards for eight chains, equal to the closed form"
 _WHERE = "num_stages={stages}, num_places={places}: ".format_map
-_PASSED_4_4 = "five trees with the fewest forwards, one stage kept at a time, no place too many"
+_PASSED_4_4 = "five trees with the fewest forwards; each keeps one stage at a time in its places"
 _INSIDE = 10**6  # units; a boundary is one
 
 

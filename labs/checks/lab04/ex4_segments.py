@@ -10,10 +10,10 @@ from tutorial_lib.instruments.segments.tree import leaves
 
 from . import chains, given
 
-_PASSED_4_1 = "peak to the byte and time of six chains in segments, the last one kept"
+_PASSED_4_1 = "exact peaks and times of six chains in segments, with the last segment kept"
 # Number of stages, and length of a segment: the last one is shorter, or all, or one stage.
 _SHAPES = ((6, 2), (5, 1), (9, 4), (8, 3), (4, 4))
-_PASSED_4_2 = "four trees: gradients to the bit, runs as planned, peaks within 3 % of the plan"
+_PASSED_4_2 = "four trees run as planned, with exact gradients and peaks within 3 % of the plan"
 _TOLERANCE = 0.03
 _TREES = (
     [0, 1, 2, 3, 4, 5, 6, 7],

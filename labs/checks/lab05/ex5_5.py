@@ -14,9 +14,7 @@ from . import given
 from .ex5_modules import draw_sizes, expect_gradients
 from .given.host import ADDRESS, TWO_BACKWARDS, Host, make_step
 
-_PASSED = (
-    "five kinds of steps: gradients to the bit, each large storage copied once, nothing left over"
-)
+_PASSED = "five kinds of steps: exact gradients, each large storage copied once, nothing left over"
 # What to try where the gradients of a kind of step are wrong.
 _ADVICE = {
     "one step": f"wrong numbers came back, or {ADDRESS}",

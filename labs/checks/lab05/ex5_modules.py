@@ -13,12 +13,12 @@ from .given import modules
 from .given.modules import Step, counted, make_model, modules_of
 
 _PASSED_5_1 = (
-    "four choices of modules: gradients to the bit, bytes and FLOPs as they should be, all undone"
+    "four choices of modules: exact gradients, right bytes and FLOPs, all undone afterwards"
 )
 # Which modules, by the end of their names. "self_attn" is torch's own encoder, which calls its
 # attention with keywords and takes a tuple from it.
 _PARTS = ("attention", "mlp", "self_attn", "blocks.0 blocks.1")
-_PASSED_5_3 = "four choices of matmuls: FLOPs, waiting bytes and gradients of a GPT with dropout"
+_PASSED_5_3 = "four choices of matmuls: right FLOPs, bytes and gradients, in a GPT with dropout"
 _MATMULS, _LINEAR = range(modules.NUM_MATMULS), (0, 3, 4, 5)
 
 

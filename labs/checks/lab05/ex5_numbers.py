@@ -13,8 +13,8 @@ from ..lab04.chains import telling
 from . import given
 from .given.numbers import BLOCK, Op, Option, options_of, trace_of
 
-_PASSED_5_2 = "bytes and FLOPs of eight choices, with in-place writes, views and shared inputs"
-_PASSED_5_4 = "eight models: the fewest FLOPs of all choices, within the budget; one refusal"
+_PASSED_5_2 = "right bytes and FLOPs of eight choices, with in-place writes, views, shared inputs"
+_PASSED_5_4 = "eight models: the fewest FLOPs within budget; refuses an impossible budget"
 _LONG = 8  # parts, where there are too many choices to try them all
 # Parts, options of each, and the budget: a share of the way from the smallest possible one to one
 # that allows every part its fewest FLOPs.

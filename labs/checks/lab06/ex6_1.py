@@ -13,7 +13,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, exp
 from . import given
 from .given import pairs
 
-_PASSED = "finds a factor behind AdamW, a turn behind clipping, a nan, and calls rounding nothing"
+_PASSED = "finds a wrong factor under AdamW, a wrong turn under clipping, a nan; allows rounding"
 _KINDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _MESSAGES = {
     "random state": "the random state has moved after your call: a comparison must not change the "

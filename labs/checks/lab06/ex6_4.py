@@ -13,7 +13,7 @@ from tutorial_lib.checks.vocabulary.read import number, records, vector
 from . import given, right_sums
 from .given import models, steps
 
-_PASSED = "unscaled, clipped, updated, scheduled and logged once a window, and skipped as one"
+_PASSED = "unscales, clips, updates, schedules and logs once per window; skips it as a whole"
 _NEVER = 10**6  # updates until the scale grows
 
 

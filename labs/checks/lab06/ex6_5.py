@@ -18,7 +18,7 @@ from . import given, right_sums
 from .given.models import Task, make_optimizer, task_of
 from .given.steps import SAID
 
-_PASSED = "GPT, ViT and U-Net as in one batch, and seven failures that leave nothing behind"
+_PASSED = "GPT, ViT and U-Net train as in one batch, and seven failed steps leave no trace"
 _MANY = 8  # micro-batches, from which on the memory is looked at
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 HOW = _TABLE["how"]

@@ -12,7 +12,7 @@ from tutorial_lib.checks.vocabulary.read import items, records
 from . import given, right_sums
 from .given import models, steps
 
-_PASSED = "two and three ranks as one batch, and the gradients cross once"
+_PASSED = "two and three ranks train like one batch, and send their gradients once"
 _SMALL = 1024  # bytes: counts and losses, and no gradient
 
 

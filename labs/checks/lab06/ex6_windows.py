@@ -14,8 +14,8 @@ from tutorial_lib.checks.vocabulary.read import integer, items
 from . import given, right_sums
 from .given import models, steps
 
-_PASSED_6_2 = "every window is one batch, ragged or short, and no more than a micro-batch in memory"
-_PASSED_6_3 = "a mean over the window's targets: ragged, masked, shifted, none at all in one part"
+_PASSED_6_2 = "each window, ragged or short, trains like one batch, with one micro-batch in memory"
+_PASSED_6_3 = "the right mean over a window's targets: ragged, masked, shifted, or none in one part"
 
 
 def _cases_6_2(draw: Draw) -> Cases:

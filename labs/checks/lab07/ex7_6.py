@@ -10,7 +10,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, exp
 
 from . import expectations, given
 
-_PASSED = "the whole batch's gradients, dropout included, in the memory of a micro-batch"
+_PASSED = "the whole batch's gradients, also with dropout, in the memory of one micro-batch"
 _STATE_BYTES = 5056  # of the CPU's random generator; the meter sees them where they are cloned
 
 

@@ -11,8 +11,8 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from . import expectations, given
 from .given import stages, towers
 
-_PASSED_7_1 = "the loss and its three gradients, at a scale of 100 and elsewhere, and two refusals"
-_PASSED_7_3 = "gradients of three towers, the scale's too, and no graph left"
+_PASSED_7_1 = "right loss and gradients, also at a scale of 100; refuses two bad inputs"
+_PASSED_7_3 = "right gradients for three towers and the scale, and no graph is left"
 # What the loss is, and how it came to be.
 _SPOILED = {
     "nan": "an embedding was nan, so the loss is not finite",

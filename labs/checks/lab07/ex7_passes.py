@@ -13,9 +13,9 @@ from .expectations import draw_parts, expect_gradients, expect_runs, read_peaks,
 from .given import stages, towers
 from .given.stages import RANDOM
 
-_PASSED_7_2 = "all rows, one micro-batch at a time, with their moments, and no graph"
-_PASSED_7_4 = "the gradients of one large graph, from one small graph at a time"
-_PASSED_7_5 = "random state and buffers of the first pass, put back afterwards, and no weights kept"
+_PASSED_7_2 = "returns all rows with their moments, one micro-batch at a time, without a graph"
+_PASSED_7_4 = "the gradients of one large graph, with one small graph in memory at a time"
+_PASSED_7_5 = "replays the first pass's random state and buffers, restores them, keeps no weights"
 _BUFFERS = ("drift", "inner.hidden", "inner.turned", "inner.steps")
 
 

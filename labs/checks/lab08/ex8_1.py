@@ -12,7 +12,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, exp
 from .given import updates
 
 _EARLIER: dict[int, list[Tensor]] = {}  # what the case before has drawn, by its seed
-_PASSED = "an update's number decides its images, times and noise, and nothing else does"
+_PASSED = "images, times and noise depend on the update's number, and on nothing else"
 
 
 def _cases(draw: Draw) -> Cases:

@@ -14,7 +14,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 
 from .given import models, room
 
-_PASSED = "the floor to the byte, and two requests refused"
+_PASSED = "the exact floor; refuses two impossible requests"
 
 
 def _cases(draw: Draw) -> Cases:

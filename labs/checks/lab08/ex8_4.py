@@ -15,7 +15,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from . import given
 from .given.room import flops_of_step, make_priced
 
-_PASSED = "the price of each block of four U-Nets, to the FLOP, and all is as before"
+_PASSED = "the exact price of each block of four U-Nets, and the model is left as it was"
 _LEVELS = ["down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0", "up_blocks.1"]
 _IN_THE_MIDDLE = ["up_blocks.0", "mid_block.resnets.0", "mid_block"]
 _PLAIN_COUNTER = partial(FlopCounterMode, display=False)

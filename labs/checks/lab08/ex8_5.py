@@ -10,7 +10,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, exp
 from .given import room
 from .given.room import Plan
 
-_PASSED = "the fastest plan that fits, and no measurement beyond it"
+_PASSED = "finds the fastest plan that fits, and measures no plan after it"
 _BLOCKS = ("down", "mid", "up 0", "up 1")
 # Images, images that fill the GPU, and of each block the price and the bytes that it saves and that
 # come back while it is recomputed. Of random draws one in hundreds leads all shortcuts astray:

@@ -13,9 +13,9 @@ from tutorial_lib.checks.vocabulary.accumulation import Window
 
 from .given import models, updates
 
-_PASSED_8_2 = "the gradient of all images, in the memory of a micro-batch"
+_PASSED_8_2 = "the gradient of all images, in the memory of one micro-batch"
 _SLACK = 1.05  # a copy of a micro-batch's images is no fault
-_PASSED_8_6 = "the largest micro-batch that fits, and failed attempts leave no trace"
+_PASSED_8_6 = "finds the largest micro-batch that fits, and failed attempts leave no trace"
 _MOVED = "nothing fits, but parameters or optimizer state were changed."
 _NOTHING_FITS = {
     "weights": _MOVED,

@@ -183,20 +183,20 @@ def _mended(run: RunHalf, letters: str, passed: str) -> Exercise:
 changed_in_between = _mended(
     given.changed_in_between,
     "AB",
-    "cases A and B train as without checkpoints, in the memory of a checkpointed run",
+    "cases A and B train as they do without checkpoints, in a checkpointed run's memory",
 )
 repeated_work = _mended(
     given.repeated_work,
     "CD",
-    "cases C and D train as without checkpoints, masks and running statistics too",
+    "cases C and D train as they do without checkpoints: same masks, same statistics",
 )
 untrained_parts = _mended(
     given.untrained_parts,
     "EF",
-    "cases E and F: all that should learn does, without dropout, in the memory of checkpoints",
+    "cases E and F: all that should learn does, without dropout, in a checkpointed run's memory",
 )
 died_in_backward = _mended(
     given.died_in_backward,
     "I",
-    "case I trains as without checkpoints, and one block at a time is recomputed",
+    "case I trains as it does without checkpoints, and recomputes one block at a time",
 )

@@ -100,7 +100,7 @@ def _faults(gradients: Window, labels: list[Tensor]) -> Faults:
 
 memory_and_windows = diagnosis(
     given.memory_and_windows,
-    "case G holds no graph, and case H takes one window as one batch",
+    "case G keeps no graph, and case H trains each window like one batch",
     {"G": (partial(given.validate, _mean), _judge_validation), "H": (_right_window, _judge_window)},
     lambda: {"G": ("", 0, _mean), "H": ("", 0, right_sums.train_on_tokens)},
     also=[{"case": "H", "empty": True}],

@@ -9,7 +9,7 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from ..lab04.chains import telling
 from . import given
 
-_PASSED = "the fewest chunks within the budget, of one size"
+_PASSED = "the fewest equal chunks within the budget"
 
 
 class Needs:

@@ -10,9 +10,9 @@ from . import given, losses
 from .given.tools import squares
 from .losses import Right, draw_sizes, expect_gradients, expect_loss
 
-_PASSED_10_1 = "loss and both gradients as autograd's, also where exp would overflow"
-_PASSED_10_2 = "the whole loss and its gradients, with the logits of one chunk at a time"
-_PASSED_10_3 = "each chunk made once, in forward, and a second gradient refused"
+_PASSED_10_1 = "same loss and gradients as autograd, even where exp would overflow"
+_PASSED_10_2 = "right loss and gradients, with only one chunk's logits in memory"
+_PASSED_10_3 = "computes each chunk once, in forward, and refuses a second gradient"
 _SMALL = 64  # bytes: a loss or two
 _ADVICE = (
     "let chunk_of return numbers that you know, and follow them. The rows' gradients are side by "

@@ -13,8 +13,8 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from . import given, losses
 from .losses import expect_gradients, expect_loss
 
-_PASSED_10_4 = "the window's mean over what counts, also where nothing does"
-_PASSED_10_5 = "tied or not, with bias, in float64 and bfloat16, in chunks"
+_PASSED_10_4 = "the right mean over a window's tokens that count, even if none do"
+_PASSED_10_5 = "right gradients with and without tied weights, with a bias, in float64 and bfloat16"
 _MANY = 1000  # of the vocabulary, from which on logits are far more bytes than all else
 _WORSE = 1.5  # times the error of a whole loss under autocast
 
