@@ -132,8 +132,8 @@ def prove_on_ranks(chapter, yours, tokens):
 
 def measure(functions):
     """Run the update on the GPU, and print what it took, or that it did not fit."""
-    place = device.pick()
-    torch.backends.cuda.matmul.allow_tf32 = True  # as train.py does
+    place, matmul = device.pick(), torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, True  # as train.py has it
     try:
         with patch.dict(vars(train), functions), place:
             step, model, optimizer = make_step()
@@ -143,6 +143,8 @@ def measure(functions):
     else:
         took = f"{report.peak_bytes / GIB:.1f} GiB, {report.seconds:.2f} s"
         print(f"{device.describe(place)}, measured: {took}")
+    finally:
+        matmul.allow_tf32 = before
 
 
 def peak_bytes(chapter):
