@@ -505,8 +505,8 @@ pd.DataFrame(rows, index=vit_plans, columns=["predicted", "price"])
 # | `mlp` | the MLP's half | 6 | 8 |
 # | `kept` | nothing | 15 | 0 |
 #
-# **Write.** `cheapest`. It's simpler than `best`, because no way spans two blocks. Try each way for
-# the first block, and let `cheapest` choose for the others.
+# **Write.** `cheapest`. It's simpler than `best`, because each way is about a single block. Try
+# each way for the first block, and let `cheapest` choose for the others.
 
 # %% id="ways"
 WAYS = {"block": (0, 20), "halves": (1, 18), "mlp": (6, 8), "kept": (15, 0)}

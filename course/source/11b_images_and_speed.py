@@ -299,9 +299,9 @@ if torch.cuda.is_available():
 pd.DataFrame(speeds).T
 
 # %% [markdown] id="read-speed"
-# (The table is empty without a GPU.) With the call, does batch 12 process 2.7 times as many images
-# a second as batch 4 without it? If images per second still grow with the batch, the smaller batch
-# didn't keep the GPU busy.
+# (The table is empty without a GPU.) Compare the rows (12, `library-switch`) and (4, `none`): does
+# batch 12 process the promised 2.7 times as many images a second? If images per second still grow
+# with the batch, the smaller batch didn't keep the GPU busy.
 
 # %% id="verdict-throughput"
 fits = {name: 3 if part <= 1 else 1 for name, part in share.items()}  # times the batch

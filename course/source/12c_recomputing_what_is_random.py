@@ -213,9 +213,9 @@ print(f"{dropped} of {len(first)} were dropped in forward")
 # ## Save the routing
 #
 # It's safer to save the choice than to repeat it. `topk` makes the choice, so save what `topk`
-# returns, and recompute everything else. As in chapter 07, `create_selective_checkpoint_contexts`
-# takes a list of operations whose results are saved. `checkpoint` takes a function that returns
-# these contexts as its `context_fn`.
+# returns, and recompute everything else. Chapter 07 gave `create_selective_checkpoint_contexts` a
+# policy; it also accepts a list of the operations whose results are saved. As its `context_fn`,
+# `checkpoint` takes a function that returns these contexts.
 #
 # **Write.** `saving_routing`.
 

@@ -166,8 +166,8 @@ court
 # - Griewank (1992), *Achieving logarithmic growth of temporal and spatial complexity in reverse
 #   automatic differentiation*; Griewank and Walther (2000), *Algorithm 799: revolve*: the binomial
 #   schedules of chapter 06c.
-# - Chen, Xu, Zhang and Guestrin (2016), *Training deep nets with sublinear memory cost*: the square
-#   root for neural networks.
+# - Chen, Xu, Zhang and Guestrin (2016), *Training deep nets with sublinear memory cost*: segments
+#   of $\sqrt n$ layers, for neural networks.
 # - Gruslys et al. (2016), *Memory-efficient backpropagation through time*: the schedules for
 #   recurrent networks.
 # - Jain et al. (2020), *Checkmate*; Beaumont et al. (2019), *Optimal checkpointing for

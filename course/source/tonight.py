@@ -152,9 +152,9 @@ plots.ledger_bars(
 #
 # You can't fill a card to the last byte, because its free memory is fragmented. In the column
 # *fits*, *close* means that the predicted peak fits, but so tightly that the step may fail (10b).
-# Both *yes* and the plan assume a Linux setting that avoids most fragmentation. Before your script
-# starts, set `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch:
-# `PYTORCH_CUDA_ALLOC_CONF`).
+# Both *yes* and the plan assume that you turn on a setting of PyTorch's allocator, on Linux only,
+# that avoids most fragmentation. Before your script starts, set
+# `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch: `PYTORCH_CUDA_ALLOC_CONF`).
 
 # %% id="plan"
 harmless = [lever.recipe for lever in levers if lever.training != "another"]

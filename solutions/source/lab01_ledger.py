@@ -394,7 +394,7 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 
 # %% [markdown] id="read-llama"
 # The three recipes that don't fit take the same number of bytes. Autocast and master
-# copies save activations and time.
+# copies make activations smaller and steps faster.
 
 # %% [markdown] id="text-1-5"
 # ## 1.5 The peak, from one forward pass

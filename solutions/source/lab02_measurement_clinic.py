@@ -385,9 +385,10 @@ print(f"{behind} storages{beside(guess, behind)}")
 # the whole storage alive.
 #
 # Write `activation_bytes`, which adds up the bytes of the saved storages. Weights and
-# buffers don't count, whatever shape they are saved in. Leave nothing alive afterwards:
-# what `show` returns may hold the graph that holds it. For the transformer on eight
-# sequences the number to reach is:
+# buffers don't count, whatever shape they are saved in. Leave nothing alive afterwards.
+# If your `pack` returned the tensor itself, as `show` does, the tensor and its graph
+# could keep each other alive. For the transformer on eight sequences the number to
+# reach is:
 
 # %% id="goal-2-4"
 int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)

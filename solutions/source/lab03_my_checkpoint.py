@@ -447,9 +447,9 @@ checks.lab03.remember_surroundings(remember_surroundings)
 # %% [markdown] id="hints-3-3"
 # <details><summary>Hint 1: two moments</summary>
 #
-# Read all three in the upper blank, which runs during forward. Set them in the lower
-# blank, which runs during backward.
-# </details>
+# In the upper blank, which runs during forward, read the random state and autocast's
+# settings, and list the BatchNorms. In the lower blank, which runs during backward, set
+# the first two, and enter `uncounted` for the BatchNorms. </details>
 # <details><summary>Hint 2: and back again</summary>
 #
 # `stack.callback(f, a)` calls `f(a)` when the stack is left, even by an error.

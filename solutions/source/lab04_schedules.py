@@ -17,8 +17,9 @@
 # | 4.6 | the fastest schedule within a budget | 4 |
 #
 # Write each answer into its `# exercise` cell, helpers and imports into your own cells
-# above it. The checks refuse `planning.solve` and `floor_bytes`; in 4.1 also
-# `planning.simulate` and what a `Plan` computes, in 4.2 also `planning.apply`.
+# above it. The checks refuse `planning.solve` and `floor_bytes`. The check of 4.1 also
+# refuses `planning.simulate` and the results of a `planning.Plan`, and that of 4.2
+# `planning.apply`.
 
 # %% id="imports"
 import math
@@ -65,8 +66,9 @@ widgets.schedule_stepper(events, unit=1)
 # %% [markdown] id="moments-text"
 # ## What a stage holds while it runs
 #
-# Two functions return the most bytes that stages hold while they run, *not counting the
-# first stage's input*:
+# The next cells have two functions. Each returns the most bytes that one stage, or
+# several in a row, hold while they run, *without the input of the first of these
+# stages*:
 #
 # - `kept_needs` is for one **kept** stage.
 # - `dropped_needs` is for **dropped** stages: a segment's stages while they run without
@@ -515,8 +517,9 @@ print(f"4 places: {shares[4]:.2f}{beside(guess, shares[4])}")
 pd.DataFrame(table).T.rename_axis("places")
 
 # %% [markdown] id="read-revolve-real"
-# Revolve needs less memory than segments of two, but more time (the table compares with
-# a plain step), because Revolve never keeps two blocks at once, even if they fit.
+# Revolve needs less memory than segments of two, but more time: it never keeps two
+# blocks at once, even if there is memory for both. (The table's times are relative to a
+# plain step.)
 #
 # ## 4.5 The smallest budget
 #
@@ -621,8 +624,9 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.2f}{beside(guess, share)}
 # memory. A segment's inside gets the whole room again, because by then the rest has
 # been freed.
 #
-# The goal: never exceed the budget, and be as fast as `planning.solve`. If no tree fits
-# the budget, raise a `ValueError` that names the smallest budget in bytes.
+# The goal: your tree never exceeds the budget, and takes no more time than that of
+# `planning.solve`. If no tree fits the budget, raise a `ValueError` that names the
+# smallest budget in bytes.
 
 
 # %% id="answer-4-6"

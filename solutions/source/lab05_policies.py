@@ -222,8 +222,9 @@ plots.tradeoff(
 #
 # A needed tensor that isn't kept is *missing*. *All* operations that write a missing
 # tensor run again. What these operations read is then missing too, unless it is kept.
-# But if a tensor is missing only because an operation reads it, writes after that
-# operation don't run again. Inputs and weights are always in memory.
+# But if a tensor is missing only because an operation reads it, that operation needs
+# the value from before any later write in place, so such writes don't run again. Inputs
+# and weights are always in memory.
 #
 # Write `cost_of_keeping`, which returns the bytes of all kept tensors and the FLOPs of
 # all operations that run again. Leave the trace unchanged.

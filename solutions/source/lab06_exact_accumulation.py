@@ -50,8 +50,9 @@ torch.set_num_threads(1)
 # ## The subject
 #
 # We train a small ViT in float64, where relative differences above 1e-12 are bugs, not
-# rounding. Of two steps for the same 64 images, the first runs all at once. The second
-# runs four micro-batches, but its author forgot to divide each loss by four.
+# rounding. We compare two steps on the same 64 images. The first runs all images at
+# once. The second runs four micro-batches, but its author forgot to divide each loss by
+# four.
 
 # %% id="subject"
 images, labels = data.digits()
@@ -580,8 +581,8 @@ def remember(model):
 
 
 # %% [markdown] id="goal-6-5"
-# Before `zero_grad()`, put the old `.grad` tensors into a list: the call only sets
-# `.grad` to None.
+# To restore the old gradients after an error, put the `.grad` tensors into a list
+# before `zero_grad()`, which only sets `.grad` to None.
 #
 # The goal: an update in micro-batches equals the update with the whole batch, for GPT, ViT and
 # U-Net, within 1e-12 in float64 and within rounding in float32.

@@ -450,7 +450,8 @@ for dtype in (torch.float32, torch.float64):
 # until backward.
 #
 # **Predict.** Dropout drops one element in ten, and the second pass draws new masks. How large is
-# the largest error of a parameter's gradient, as a share of that gradient's norm, such as `0.3`?
+# the largest error of a parameter's gradient, as a share of that gradient's norm? (Give a fraction,
+# such as `0.3`.)
 
 # %% id="guess-moments"
 guess = None  # share of the norm

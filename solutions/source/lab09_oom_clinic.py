@@ -58,9 +58,10 @@ torch.set_num_threads(1)
 # the check refuses the 0, and tells you what to measure for the reading.
 #
 # The check goes through the cases in order, and tests your functions on its own models
-# and data. If your function returns a loss, return it as a float. To call your function
-# for case A as the check does, run
-# `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`, with 1 for case B.
+# and data. If your function returns a loss, return it as a float. If the check refuses
+# your function, call it as the check does: for case A, run
+# `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`; for case B, write 1 for
+# 0, and "B" for "A".
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -170,7 +171,7 @@ def text(rows, length):
 # halved every step.
 #
 # **Predict.** In case A only backward is wrong. How large is the gradient's error, as a share of
-# the right gradient's norm, such as `0.3`?
+# the right gradient's norm? (Give a fraction, such as `0.3`.)
 
 # %% id="guess-a"
 guess = None  # case A's share
@@ -304,7 +305,7 @@ checks.lab09.changed_in_between(changed_in_between)
 # running means and variances are also equal. Leave layers, modes and parameters as they were.
 #
 # **Predict.** In case C every block drops one element in five. How large is the gradient's error,
-# as a share of the right gradient's norm, such as `0.3`?
+# as a share of the right gradient's norm? (Give a fraction, such as `0.3`.)
 
 # %% id="guess-c"
 guess = None  # case C's share

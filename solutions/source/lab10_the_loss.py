@@ -327,9 +327,9 @@ checks.lab10.fused_loss(fused_loss)
 # </details>
 # <details><summary>Hint 4: the second gradient</summary>
 #
-# In backward, gradients are off unless the caller set `create_graph=True`. So
-# `torch.is_grad_enabled()` tells you. (`once_differentiable` doesn't notice every case.)
-# </details>
+# In backward, gradients are off unless the caller set `create_graph=True`. So in
+# backward `torch.is_grad_enabled()` tells you whether to raise the error. (PyTorch's
+# decorator `once_differentiable` misses some cases.) </details>
 
 # %% id="after-10-3"
 fused = partial(fused_loss, chunk_gradients, 64)
