@@ -99,7 +99,7 @@ class Ranks(contextlib.AbstractContextManager["Ranks"]):
                 for. After all three, no process is left.
         """
         if not self._end.alive:
-            raise RuntimeError("these ranks have been stopped: start new ones by ranks.start().")
+            raise RuntimeError("these ranks have been stopped: run the cell with ranks.start.")
         work = _dumps(functools.partial(function, *args))
         for pipe in self._pipes:
             with contextlib.suppress(OSError):  # a process that has ended: the answers say so

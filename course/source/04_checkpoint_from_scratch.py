@@ -197,8 +197,8 @@ expected = None if guess is None else plain.peak_bytes * (1 - guess / 100)
 figure.mark(frugal.peak_bytes, expected)
 
 # %% [markdown] id="read-peak"
-# Nearly all of the remaining activations belong to *one* recomputed block, the pink part of the
-# bar.
+# The peak is at the end of backward now, when the gradients are there and the other blocks' inputs
+# are freed. What is left of the activations belongs to *one* recomputed block, the pink part.
 #
 # ## Six ways to break it
 #
@@ -468,7 +468,8 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # First comes the Function, `Discard`. It runs a function that takes tensors and returns a tuple.
 # Around it, `checkpoint` flattens arguments and outputs with PyTorch's `tree_flatten`.
 #
-# **Write.** `backward` of `Discard`, with the fixes of 1, 2, 4, 5 and 6.
+# **Write.** `backward` of `Discard`, with the fixes of 1, 2, 4 and 6. (The *dummy tensor* of 5
+# comes from `checkpoint`, below.)
 
 
 # %% id="discard"
@@ -770,8 +771,8 @@ print(f"reentrant: {passed} of {len(right)} are right{beside(guess, passed)}")
 table
 
 # %% [markdown] id="table-read"
-# The reentrant implementation loses gradients in three cases, with a warning at best. With a list
-# inside the outputs it gives **wrong gradients and no error**.
+# The reentrant implementation refuses keywords, and loses gradients in three cases, with a warning
+# at best. With a list inside the outputs it gives **wrong gradients and no error**.
 #
 # On the U-Net, the implementation with hooks is right *bit for bit*, yours only up to rounding.
 # Some blocks' outputs go to a skip connection and to the next block, which uses its input twice.

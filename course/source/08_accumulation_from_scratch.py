@@ -189,7 +189,7 @@ small.figure()  # 8 x 4
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It even adds P, the
 #   bytes of all parameters, to the peak. That's the size of the first micro-batch's gradients (the
-#   figure's striped band), which stay in memory while the second micro-batch runs.
+#   figure's band *gradients*), which stay in memory while the second micro-batch runs.
 #
 # The next cell has peaks of the published GPT-2 with AdamW, *predicted* for a GPU's kernels. **Does
 # the peak grow from 8 x 2 to 8 x 4?**
@@ -569,7 +569,7 @@ print(f"loss off by {loss_off:.1f} %")
 
 # %% id="update"
 def update(model, optimizer, scheduler, scaler, num=4):
-    """Do one update on 64 digits, in `num` micro-batches; return the logged loss.
+    """Do one update on the first 64 digits, in `num` parts; return the logged loss.
 
     A micro-batch's loss is `model.loss(images[rows].float(), labels[rows])`, a mean.
     The logged loss is the mean over all 64, as a number.
@@ -601,6 +601,7 @@ def update_is_right():
         return model, optimizer, schedule, torch.amp.GradScaler("cpu", init_scale=scale)
 
     (model, optimizer, schedule, scaler), sizes, norms = make(1024.0), [], []
+    clipped_to = []
     true = model.loss(images[:64].float(), labels[:64])
     exact = parameters_to_vector(torch.autograd.grad(true, model.parameters()))
     calls, clips, loss_of = [], [], model.loss
@@ -613,10 +614,11 @@ def update_is_right():
     def clipped(parameters, most):
         parameters = list(parameters)
         clips.append((len(sizes), most))
+        norms.append(parameters_to_vector(p.grad for p in parameters).norm())
         return clip(parameters, most)
 
     def look(*_):
-        norms.append(parameters_to_vector(p.grad for p in model.parameters()))
+        clipped_to.append(parameters_to_vector(p.grad for p in model.parameters()))
 
     def spied(name):
         of, real = (schedule if name == "schedule" else scaler), None
@@ -642,12 +644,18 @@ def update_is_right():
         "Clip to 0.1 once, after the last backward. You clipped after micro-batches "
         f"{[number for number, _ in clips]}."
     )
-    assert len(norms) == 1, f"One window should make one update, not {len(norms)}."
+    number = len(clipped_to)
+    assert number == 1, f"One window should make one update, not {number}."
     assert calls.count("step") == 1, "Update with `scaler.step`, not `optimizer.step`."
-    size, along = norms[0].norm().item(), F.cosine_similarity(norms[0], exact, 0)
+    (found,) = clipped_to
+    size, along = found.norm().item(), F.cosine_similarity(found, exact, 0)
     assert along > 0.999, "An earlier update's gradient is in the sum: clear it."
     assert abs(size - 0.1) < 1e-4, (
         f"The gradient's norm is {size:.1g}, not 0.1: did you clip before unscaling?"
+    )
+    times = norms[0] / exact.norm()
+    assert abs(times - 1) < 1e-3, (
+        f"You clipped {times:.3g} times the gradient: divide each micro-batch's loss."
     )
     for name in ("update", "schedule"):
         number = calls.count(name)

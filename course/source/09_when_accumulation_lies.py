@@ -506,9 +506,10 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # gradients are the *cache*: one vector per sample. To compute them you need all embeddings, but no
 # encoder's activations.
 #
-# **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
-# it as a number. If `replay` is true, restore a part's random state from `states` before its second
-# pass. The reason follows.
+# **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`, whose
+# backward fills the gradients of the scale and of `embedded`, a leaf; return it as a number. If
+# `replay` is true, restore a part's random state from `states` before its second pass. The reason
+# follows.
 
 
 # %% id="cached"
@@ -598,8 +599,8 @@ def is_cached():
 # micro-batch, and step three restores it, which *replays* the masks. **Without replay, is the
 # gradient's error noise or bias?**
 #
-# To measure that, we compare with a big batch. It must draw the same masks as the parts do, so we
-# embed it part by part, but keep all graphs in memory.
+# To measure that, we compare with a big batch. With the same seed it must draw the same masks as
+# the parts do, so we embed it part by part, but keep all graphs in memory.
 #
 # **Write.** `in_memory`, which does one update on that big batch. Embed each part, and compute one
 # loss over all embeddings. If `embed` is given, call it instead of the model.

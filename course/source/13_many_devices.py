@@ -859,7 +859,8 @@ def exchanges_once():
         off = ((seen - true).norm() / true.norm()).item()
         assert abs(times - 1) < 1e-3, (
             f"Rank {rank}: the gradient is {times:.2f} times that of all rows: "
-            "is each loss weighted by its share of all ranks' targets?"
+            "is each loss weighted by its share of all ranks' targets? And do you "
+            "take the sum over ranks, or the mean?"
         )
         assert off < 1e-4, (
             f"Rank {rank}: the gradient is off by {off:.2%}. Is all of it exchanged, "

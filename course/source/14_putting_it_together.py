@@ -495,6 +495,7 @@ def takes_the_longer():
         (0, 1, False, 8, 1): (21, "three times 7/8 of the weights"),
         (0, 4, True, 8, 2): (42, "the same for each of four micro-batches"),
         (10, 1, False, 8, 1): (30, "the longer of both"),
+        (2, 4, True, 8, 1e9): (8, "four forwards of all tokens, in four parts,"),
     }
     for case, (right, why) in cases.items():
         seen = step_seconds(*case)

@@ -210,7 +210,12 @@ FILLINGS = {
         "forgets_the_scalers_update": wrong(
             "The update should run once per window", "    scaler.update()\n", ""
         ),
-        "does_not_divide": wrong("The mean loss is", " / num", ""),
+        "does_not_divide": wrong("You clipped 2 times the gradient", " / num", ""),
+        "divides_what_it_logs_alone": wrong(
+            "You clipped 2 times the gradient",
+            *(" / num", ""),
+            *("return logged", "return logged / num"),
+        ),
         "updates_past_the_scaler": wrong(
             "Update with `scaler.step`", "scaler.step(optimizer)", "optimizer.step()"
         ),

@@ -122,6 +122,10 @@ FILLINGS = {
             "the longer of both take 30 s, not 51",
             *("max(computes, sent / bytes_per_second)", "computes + sent / bytes_per_second"),
         ),
+        "computes_each_part_in_full": wrong(
+            "in four parts, take 8 s, not 32",
+            *("computes = forward", "computes = micro_batches * forward"),
+        ),
         "counts_in_words": right("4 if checkpointed else 3", "3 + checkpointed"),
     },
     "make-fused": {
