@@ -291,9 +291,9 @@ title = "Cheapest tensors first: eager attention's scores fall for next to nothi
 plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
 
 # %% [markdown] id="selective-text"
-# Eager attention's scores take a lot of memory but little arithmetic. **Selective recomputation**
-# (Korthikanti et al., 2022) drops only the scores. A fused kernel never keeps scores, so
-# "checkpoint attention only" is poor advice with today's kernels.
+# **Selective recomputation** (Korthikanti et al., 2022) drops only eager attention's scores. A
+# fused kernel never keeps scores, so "checkpoint attention only" is poor advice with today's
+# kernels.
 #
 # ## Which module to wrap?
 #
@@ -498,12 +498,11 @@ pd.DataFrame(table).T
 # Neither part of the advice holds here:
 #
 # - **Memory.** `halves` recomputes only one half at a time, but keeps two boundaries per block
-#   instead of one. With 16 blocks the extra boundaries cost more than the smaller segment saves.
+#   instead of one. With 16 blocks that costs more.
 # - **Recomputation** falls. A segment's last matmul isn't repeated, since backward doesn't need its
-#   result. `halves` has two segments per block, so it skips two matmuls.
+#   result.
 #
-# Wrapping only the modules (`both_modules`) leaves the norms outside, so their inputs and outputs
-# wait. Pull each norm into the segment.
+# Wrap each norm too: outside the segment, its input and output wait.
 #
 # Does the advice hold if the boundaries are in the host's memory, as in chapters 07d and 10? Here
 # NumPy arrays stand in for that memory. The next table shows what `halves` saves over `per_block`.
@@ -541,9 +540,8 @@ another.rename_axis(columns="halves save, %")
 # By price, we should drop the results of norms and GELU, and keep those of matmuls. But GELU and
 # `up`, the MLP's first matmul, are in the same module, so wrapping modules can't separate them.
 #
-# Instead, make each block one segment, and *keep a few results inside it*. In forward, a dispatch
-# mode stores the results of chosen operations. In the recomputation, a second mode returns the
-# stored results in place of running those operations.
+# Instead, make each block one segment, and *keep a few results inside it*. In forward one dispatch
+# mode stores them; in the recomputation another returns them.
 
 
 # %% id="name-of"
@@ -720,14 +718,12 @@ print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
 # If you are a little over your memory budget, try `all but down` first, since it runs no matmul
-# twice. The published policy does run some twice, and its step's time grew a little more than its
-# FLOPs.
+# twice.
 #
 # The table's last row, `all matmuls`, is a trap. The result of `down` is among the block's most
 # expensive ones, but no recomputation needs it. That result is only added to the residual, and the
-# sum, the next block's input, is kept anyway. So keeping `down` adds a unit per block and saves no
-# FLOPs. **A tensor's price matters only if backward needs the tensor, or recomputes something from
-# it.**
+# sum, the next block's input, is kept anyway. **A tensor's price matters only if backward needs the
+# tensor, or recomputes something from it.**
 #
 # ### PyTorch's own version
 #
@@ -775,8 +771,6 @@ for name in ("qkv, up", "all but down"):
 
 # %% [markdown] id="torch-policy-read"
 # PyTorch's version also handles views, in-place writes and the compiler, so use it.
-#
-# In the optional `07c_side_by_side`, the compiler and the planner choose for you.
 
 # %% id="verdicts"
 cases = {
@@ -882,5 +876,5 @@ your_run.apply("07", hidden_of=hidden_of)
 # - Say which module to wrap.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
-# Chapter 07d moves to the host what is too expensive to recompute. The optional
-# `07b_held_and_evicted` shows why a checkpoint may free nothing.
+# The optional `07b_held_and_evicted` shows why a checkpoint may free nothing; in
+# `07c_side_by_side`, the compiler and the planner choose.
