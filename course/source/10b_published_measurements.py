@@ -4,7 +4,7 @@
 # This companion of chapter 10 compares the course's predicted and emulated bytes with peaks that
 # others measured on real GPUs and published.
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics
@@ -21,13 +21,8 @@ from tutorial_lib.instruments import figures, recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments.emulated import Placed, Room, Verdict
 from tutorial_lib.instruments.emulated.verdict import IN_BLOCKS
-from tutorial_lib.instruments.planning.run.roofline import LASTS, Speed
-from tutorial_lib.instruments.recorded.published import (
-    KINDS,
-    misses,
-    published_peaks,
-    summary,
-)
+from tutorial_lib.instruments.planning.run.roofline import LASTS
+from tutorial_lib.instruments.recorded.published import KINDS, misses, published_peaks
 from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.units import GIB, MIB
 
@@ -76,9 +71,6 @@ pd.DataFrame(table).T
 for peak, miss in zip(peaks, misses(peaks, "then"), strict=True):
     if abs(miss) > 1 / 100:
         print(f"{miss:+7.1%}  {peak.id:<24} {peak.why}")
-
-# %% id="summary"
-print(summary(peaks))
 
 # %% [markdown] id="guide"
 # ## One run by hand: BERT-Large, 14949 MB?
@@ -140,10 +132,9 @@ print("the drops are off by", *fell)
 guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 
 # %% [markdown] id="read-guide"
-# The predictions are too low, most of all for 4 x 1, which has the most activations. There are two
-# reasons: the driver also counts unused reserved blocks (chapter 02), and the PyTorch of that time
-# kept softmax's input. By our predictions, 4 x 1 with today's defaults saves nearly as much as the
-# guide saved by going from 4 x 1 to 1 x 4.
+# The predictions are too low for two reasons: the driver also counts unused reserved blocks
+# (chapter 02), and the PyTorch of that time kept softmax's input. By our predictions, 4 x 1 with
+# today's defaults saves nearly as much as the guide saved by going from 4 x 1 to 1 x 4.
 #
 # With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
 # long. By what factor do the FLOPs grow?
@@ -246,13 +237,7 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 # %% [markdown] id="read-fits"
 # Each row is a rule: "it runs if the cap is at least this much". The number is the share of runs
 # for which the rule is right. `schedtune`, `dnnmem` and `xmem` are three published estimators.
-# `allocated` and `reserved` are from an emulated card without a cap. In the last row, the loops ran
-# on an emulated card under the same cap.
-#
-# - **Image models** (`cnn`): `predicted` is wrong for VGG, whose convolutions use cuDNN's
-#   workspaces, and for caps just above the peak.
-# - **Text models** (`transformer`): some loops ran out of memory because the free blocks were too
-#   small for the next tensor. `predicted` only adds up tensors, so it misses that.
+# `allocated` and `reserved` are from an emulated card without a cap.
 
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
@@ -277,9 +262,8 @@ print(f"{sure} of {len(own)} needed at most {100 * IN_BLOCKS:.0f} % more than pl
 more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 
 # %% [markdown] id="read-least"
-# Each row says by how many % the least room exceeds another number. The placed tensors come close
-# to the least room. The predicted peak is too low, because it includes neither workspaces nor the
-# free blocks that are too small for the next tensor.
+# Each row says by how many % the least room exceeds another number. The predicted peak is too low,
+# because it includes neither workspaces nor the free blocks that are too small for the next tensor.
 #
 # *Expandable segments* join free blocks (the row `joined`). `predict --fits` and `plan` assume that
 # setting. They give one of three answers:
@@ -338,24 +322,14 @@ same = asked.emulated_ran == asked.ran
 print(f"emulated: {same.sum()} of {len(asked)} end as on the RTX 3090")
 of_both = 100 * by_needs.where(ladder.emulated_ran.isna(), same).mean()
 print(f"with its answers instead of the prediction's, {of_both:.1f} % are right")
-why = pd.read_csv(FOLDER / "ladder_causes.csv")
-why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"))
-
-# %% [markdown] id="read-asked"
-# The wrong decisions of the rule, which uses the predicted peak, have three causes:
-#
-# - **blocks**: the tensors don't fit when they are placed, or they don't fit on the emulated card.
-# - **layout**: the same batch ran on the RTX 3090 with its images in the other memory layout, in
-#   which the tensors have the same size. So sizes don't explain it.
-# - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"
 # ## Rows that came later
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
-# of PyTorch and transformers on five GPUs. The first table below has their operations. (We rebuilt
-# our version of four of them, because our first figures were far off.) The second table has whole
-# training runs. A run *has a recipe* if its source says enough to rebuild it.
+# of PyTorch and transformers on five GPUs. (We rebuilt our version of four of them, because our
+# first figures were far off.) The table has whole training runs of other sources. A run *has a
+# recipe* if its source says enough to rebuild it.
 
 # %% id="operations"
 operations = pd.read_csv(FOLDER / "operations.csv")
@@ -365,13 +339,6 @@ off = operations.off.abs()
 half = off.median()
 print(f"{len(off)} operations, off by {half:.2f} % in the median")
 print(f"{(off < 1).sum()} are within 1 %, {(off < 10).sum()} within 10 %")
-by_kernel = operations.groupby("kernel").off.agg(["size", "median", "min", "max"])
-by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
-
-# %% [markdown] id="read-operations"
-# The table shows the operations for which our worst miss is more than 5 %. Known causes are cuDNN's
-# workspace (`multi_token_attention`), rows chosen at random (`fused_moe`, `kto_loss`), and a few KB
-# rounded up to 512 bytes (`softmax`, `relu_squared`).
 
 # %% id="whole-runs"
 later = pd.read_csv(FOLDER / "whole_runs.csv")
@@ -395,7 +362,7 @@ pd.DataFrame(table).assign(rows=known.groupby("source").size())
 # scheduler that shares GPUs; for its jobs, `theirs` is an academic tool's estimate.
 #
 # Our figures are too low for CogVideoX with all weights trained and for ms-swift's long texts, and
-# we don't know why. For detectron2 we left out the part that chooses boxes.
+# we don't know why.
 
 # %% [markdown] id="seconds-text"
 # ## What does checkpointing cost in time?
@@ -441,22 +408,20 @@ medians
 # - `elapsed`: the CPU also needs time to launch each operation and to run a checkpoint's Python,
 #   and the GPU may have to wait for it. Both times were fitted to the H200's rows.
 #
-# `busy` is the roofline's time divided by the measured time. `launching` is the CPU's time, in ms,
-# to launch the operations.
+# `busy` is the roofline's time divided by the measured time.
 
 # %% id="own"
-timed, speed = pd.read_csv(FOLDER / "own_times.csv"), Speed()
+timed = pd.read_csv(FOLDER / "own_times.csv")
 timed["step"] = timed.step.str.replace(", bf16-amp, adamw", "")
 timed["busy"] = (timed.roofline_ms / timed.measured_ms).clip(upper=1).round(2)
-timed["launching"] = timed.launches * 1000 * speed.launch_seconds
 prices = [f"{of}_price" for of in ("measured", "flops", "roofline", "elapsed")]
 ratio = 1 + timed[prices] / 100
 off = 100 * (ratio.div(ratio.measured_price, axis=0) - 1).abs()
 print("times with over without, off by %:")
 print(off.groupby(timed.card).median().round(1).iloc[:, 1:])
 own = timed[timed.card == "NVIDIA H200"].set_index("step")
-shown = own[["measured_ms", *prices, "busy", "launching"]].sort_values("busy")
-names = ["ms", "price", "FLOPs", "roofline", "elapsed", "busy", "launching"]
+shown = own[["measured_ms", *prices, "busy"]].sort_values("busy")
+names = ["ms", "price", "FLOPs", "roofline", "elapsed", "busy"]
 shown.set_axis(names, axis=1)
 
 # %% [markdown] id="own-read"
@@ -464,8 +429,8 @@ shown.set_axis(names, axis=1)
 # card waits for the CPU, which launches a forward again and runs the checkpoint's Python. So small
 # operations make checkpoints expensive, and a larger micro-batch makes them cheaper.
 #
-# `predict --seconds CARD` prints a range around the `elapsed` time. It contains nine in ten of the
-# steps that we or others timed, all of them in 16 bits:
+# `predict --seconds CARD` prints a range around the `elapsed` time. This many steps, all in
+# 16 bits, are in it:
 
 # %% id="range"
 theirs = later.dropna(subset="elapsed_seconds")
@@ -481,10 +446,9 @@ for whose, share in shares.items():
 # %% [markdown] id="evidence-text"
 # ## On one page
 #
-# The table has our answers and other estimators' for the same runs. *Off by* is a median; *right*
-# is the share of answers that were correct. In the rows for the RTX 3090 and for whole runs,
-# `predicted` is the memory that the tensors need once they are *placed* in the allocator's blocks,
-# as above. For the RTX 3090, we emulated only steps near the limit.
+# *Off by* is a median; *right* is the share of answers that were correct. In the rows for the RTX
+# 3090 and for whole runs, `predicted` is the memory that the tensors need once they are *placed* in
+# the allocator's blocks, as above.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look
@@ -551,13 +515,6 @@ for words, ours, theirs in (
 ):
     points[words] = list(zip(theirs / GIB, ours / theirs, strict=True))
 figures.agreement(points, title="Predicted against published, from 32 MiB on")
-
-# %% [markdown] id="what-follows"
-# ## What follows
-#
-# If a prediction is a few % below `max_memory_allocated`, look for a workspace, a different model
-# class or an older PyTorch. `nvidia-smi` can show far more than `max_memory_allocated`, so ask
-# which of the two a published figure is.
 
 # %% [markdown] id="three-problems"
 # ## On paper
