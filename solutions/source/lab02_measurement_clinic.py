@@ -89,10 +89,9 @@ print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 
 # %% [markdown] id="goal-2-1"
-# With `wait=True` the mean includes the two cold steps. Even after a warm-up, a mean
-# would include the step that another program slows down. So write `step_seconds`, with
-# a warm-up and a median. For two warm-up steps and five timed steps, the number to
-# reach is **0.26 s**.
+# With `wait=True` the mean includes the two cold steps. So write `step_seconds`, with a
+# warm-up and a median. For two warm-up steps and five timed steps, the number to reach
+# is **0.26 s**.
 
 
 # %% id="answer-2-1"
@@ -351,10 +350,10 @@ with counted:
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# To know *what* is kept, ask autograd. Inside `saved_tensors_hooks(pack, unpack)` it
-# calls `pack` for each tensor that it saves in forward, keeps what `pack` returns, and
-# calls `unpack` when backward needs the tensor. The next cell runs a linear layer and a
-# softmax, and multiplies the two halves of the result. Autograd saves four tensors.
+# Inside `saved_tensors_hooks(pack, unpack)` autograd calls `pack` for each tensor that
+# it saves in forward, keeps what `pack` returns, and calls `unpack` when backward needs
+# the tensor. The next cell runs a linear layer and a softmax, and multiplies the two
+# halves of the result. Autograd saves four tensors.
 #
 # **Predict.** How many *storages* (blocks of memory) do the four tensors use?
 
@@ -381,14 +380,11 @@ print(f"{behind} storages{beside(guess, behind)}")
 
 # %% [markdown] id="read-2-4"
 # The softmax's result and its two halves share one block of memory. All views of one
-# block have the same `tensor.untyped_storage()`. Even a view of half a storage keeps
-# the whole storage alive.
+# block have the same `tensor.untyped_storage()`.
 #
 # Write `activation_bytes`, which adds up the bytes of the saved storages. Weights and
 # buffers don't count, whatever shape they are saved in. Leave nothing alive afterwards.
-# If your `pack` returned the tensor itself, as `show` does, the tensor and its graph
-# could keep each other alive. For the transformer on eight sequences the number to
-# reach is:
+# For the transformer on eight sequences the number to reach is:
 
 # %% id="goal-2-4"
 int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)
@@ -589,9 +585,8 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# The fixed step leaves only the loss that it appends, four bytes. Appending
-# `loss.item()` or `loss.detach()` would stop the leak too, but only `no_grad` also saves
-# memory *while* the validation runs.
+# Appending `loss.item()` or `loss.detach()` would stop the leak too, but only `no_grad`
+# also saves memory *while* the validation runs.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
@@ -712,16 +707,12 @@ with segments.applied(gpt, "per-block"):
 checkpointed.figure()
 
 # %% [markdown] id="read-profile"
-# Without checkpointing, the forward and backward peaks are nearly equal, because
-# everything is saved when forward ends and backward begins. With checkpointing, forward
-# keeps little more than twelve block inputs, and backward recomputes one block at a
-# time.
+# With checkpointing, forward keeps little more than twelve block inputs, and backward
+# recomputes one block at a time.
 #
-# In a step on only 8 tokens, the parameters' gradients are nearly all that backward
-# adds, so checkpointing doesn't help (last printed line).
+# In a step on 8 tokens, backward adds little but gradients (last printed line).
 #
-# What is the price in time? Your functions can measure it on this machine, since
-# `torch.cpu` has a `synchronize` too.
+# What is the price in time? Your functions can measure it on this machine.
 
 # %% id="real-seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -772,8 +763,7 @@ pd.DataFrame(capped).T
 # %% [markdown] id="read-2-7"
 # *Reserved* and *allocated* are peaks of PyTorch's allocator, emulated by us.
 # *Reserved* includes memory that the allocator keeps cached. No run succeeded with a
-# cap below *allocated*, so this number can rule out a cap. The other two can't, because
-# many runs succeeded with a cap below them.
+# cap below *allocated*, so this number can rule out a cap.
 #
 # Write `smallest_card`, which returns the memory of the smallest card that isn't ruled
 # out. PyTorch can't use the part of a card's memory that CUDA's context holds.
@@ -842,9 +832,6 @@ if torch.cuda.is_available():
         print(f"  {result['samples_per_second']:.1f} samples/s")
     print(f"reserved by now: {Bytes(torch.cuda.memory_reserved())}")
 
-
-# %% [markdown] id="end"
-# In lab 03 you write the checkpoint yourself.
 
 # %% id="verdicts"
 claims.Verdicts(
