@@ -2,8 +2,7 @@
 # # Lab 03: my checkpoint
 #
 # You write the core of `torch.utils.checkpoint`: first as an `autograd.Function`, then
-# with hooks. At the end your function has the same gradients as PyTorch's to the last
-# bit, and the same peak to the last byte.
+# with hooks. At the end your function has the same gradients and peak as PyTorch's.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Read chapters 04 and 05 first.
 #
@@ -36,13 +35,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tutorial_lib import checks, memory
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.models.unet import UNet, UNetConfig
 
 # %% [markdown] id="the-mark"
 # ## The peak to reach
-#
-# A step runs six transformer blocks. `call(block, h)` runs one block, either plainly or
-# checkpointed.
 
 # %% id="blocks"
 torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
@@ -102,18 +97,15 @@ left = 100 * goal["PyTorch's checkpoint"] / goal["plain"]
 print(f"{left:.0f} %{beside(guess, left)}")
 goal
 
-# %% [markdown] id="read-mark"
-# The last number, PyTorch's, is the peak to reach.
-
 # %% [markdown] id="text-3-1"
 # ## 3.1 Discard and recompute
 #
 # Difficulty 2/5 · importance 4/5 · 12 minutes
 #
-# Write `Discard`, an `autograd.Function`. In forward, where autograd records nothing,
-# run the function and save only its inputs. In backward, which gets the output's
-# gradient, run the function again with gradients on, and go backward through the new
-# graph. An input may need no gradient, or hold integers, which can't have one.
+# Write `Discard`, an `autograd.Function`. In forward, run the function and save only
+# its inputs. In backward, which gets the output's gradient, run the function again with
+# gradients on, and go backward through the new graph. An input may need no gradient, or
+# hold integers, which can't have one.
 #
 # The goal: autograd saves only a block's input, and each block runs exactly twice.
 
@@ -191,8 +183,7 @@ print(f"{reached} parameters{beside(guess, reached)}")
 
 # %% [markdown] id="read-cut-graph"
 # Autograd looks only at a Function's tensor arguments, not at the parameters that the
-# function uses. The first block's input requires no gradient, so its output doesn't
-# either, and the same holds for every later block.
+# function uses.
 
 # %% [markdown] id="text-3-2"
 # ## 3.2 With hooks
@@ -341,8 +332,7 @@ print(f"off by up to {off:.0f} %{beside(guess, off)}")
 #   function uses. Afterwards, restore the state from *before* the recomputation, or
 #   else the next layer draws the same numbers again;
 # - **autocast**: the same as in forward;
-# - **BatchNorm's running statistics**: the recomputation must not change them. PyTorch's
-#   checkpoint adds each batch twice.
+# - **BatchNorm's running statistics**: the recomputation must not change them.
 #
 # Write `remember_surroundings`, with the functions in the next cells. It has two
 # blanks: replace both `raise` lines.
@@ -564,7 +554,7 @@ checks.lab03.save_arguments(save_arguments)
 # <details><summary>Hint 1: sort the leaves</summary>
 #
 # Remember which entries of `leaves` are tensors. Pass those to `SaveInputs.apply`,
-# after `anchor()`. The rest may stay in the list.
+# after `anchor()`.
 # </details>
 # <details><summary>Hint 2: release the tensors</summary>
 #
@@ -602,13 +592,12 @@ except Exception as error:
 #   it.
 # - Each backward has a name, `current_backward()`. The region recomputes **once for
 #   each name**, and puts each tensor into its slot under that name.
-# - Unpacking takes the tensor out of the slot, so no tensor stays in memory, even with
-#   `retain_graph=True`.
+# - Unpacking takes the tensor out of the slot.
 # - The recomputation **stops early**, as in 3.2: right after the last slot's tensor,
 #   even if that slot is dead.
 #
 # `pack` and `recompute` are given; write `unpack` and `fill`. The goal: each backward
-# recomputes once, and operations after the last saved tensor run only in forward.
+# recomputes once.
 
 
 # %% id="given-3-5"
@@ -954,30 +943,6 @@ calls = {"plain": plain, "PyTorch's": torch_checkpoint, "mine": checkpoint}
 for name, call in calls.items():
     print(f"{name:<12}{peak_bytes(call):>10}", same(gradients(call), wanted))
 
-# %% [markdown] id="unet"
-# With your checkpoint around each block of a U-Net, are the gradients the same as
-# without, under autocast and with dropout?
-
-
-# %% id="unet-gradients"
-unet = UNet(UNetConfig(base_channels=16, dropout=0.1))
-images, times = torch.randn(4, 1, 16, 16), torch.arange(4)
-noise = torch.randn_like(images)
-
-
-def unet_gradients(call):
-    for block in unet.blocks:
-        block.forward = partial(call, partial(type(block).forward, block))
-    unet.zero_grad()
-    torch.manual_seed(2)
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = unet.loss(images, times, noise)
-    loss.backward()
-    return [parameter.grad for parameter in unet.parameters()]
-
-
-len(unet.blocks), same(unet_gradients(checkpoint), unet_gradients(plain))
-
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
@@ -996,6 +961,3 @@ if torch.cuda.is_available():
         pairs = zip(gradients(call), wanted, strict=True)
         far = max(float((one - other).norm() / other.norm()) for one, other in pairs)
         print(f"{name:<12}{peak_bytes(call):>10}, gradients off by {far:.0e}")
-
-# %% [markdown] id="end"
-# From here on the course uses PyTorch's checkpoint.
