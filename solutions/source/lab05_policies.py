@@ -60,7 +60,6 @@ torch.set_num_threads(1)
 #
 # The line *matmul* numbers the matmuls; *saved* lists the bytes kept for backward, in
 # units of the block's input `x`.
-# *Eager* attention isn't fused into one kernel, and it also saves its scores.
 
 # %% id="gpt2"
 ROWS = 4
@@ -124,8 +123,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # </details>
 # <details><summary>Hint 3: the new forward</summary>
 #
-# `partial` binds `checkpoint` to the old forward and to `use_reentrant=False`. (A
-# `lambda` looks up a loop's variable too late.)
+# `partial` binds `checkpoint` to the old forward and to `use_reentrant=False`.
 # </details>
 #
 # **Predict.** Checkpointing every block lowers the peak by $D$ bytes. With fused
@@ -193,8 +191,6 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="attention-read"
-# With fused attention, checkpointing the MLPs ("FFN only") frees more.
-#
 # ## 5.2 What does a choice cost?
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
@@ -403,9 +399,6 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# If the next tensor in the greedy order is large, dropping it frees more bytes than
-# needed.
-#
 # ## 5.3 A policy that counts
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
@@ -521,9 +514,6 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# With the block's input, the last row keeps 11 of a plain block's 16.5 units: a third
-# is freed, and no matmul runs again.
-#
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
@@ -544,7 +534,7 @@ pd.DataFrame(table).T.rename_axis("keep")
 # While a part works, memory holds its `working_bytes` plus the `kept_bytes` of all
 # parts *before* it. Write `fewest_flops`, which chooses one option for each part. Each
 # such sum must fit the target, and all parts together must recompute as few FLOPs as
-# possible. Don't try all combinations: below, there are 69 billion.
+# possible. Don't try all combinations.
 
 
 # %% id="answer-5-4"
@@ -728,9 +718,8 @@ plots.tradeoff(
 # - **What stays**: for a tensor that stays on the device, `pack` returns
 #   `tensor.detach()`, since the tensor itself could keep its graph alive. Large buffers
 #   don't stay.
-# - **Which storage?** Keep the copies in a dict. An address isn't a good key, since a
-#   later storage may get it. Use `StorageWeakRef(storage)`, which doesn't keep the
-#   storage alive.
+# - **Which storage?** Keep the copies in a dict. As the key use
+#   `StorageWeakRef(storage)`, which doesn't keep the storage alive.
 # - **Written in place**: `tensor._version` counts such writes.
 # - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy once
 #   nothing else holds it.
@@ -881,7 +870,3 @@ claims.Verdicts(
         device="CUDA kernels",
     ),
 )
-
-# %% [markdown] id="end"
-# On your own model, first drop the tensors whose recomputation needs no matmul. For the
-# others, `plan MODEL --link pcie-4` (chapter 07d) compares copying with recomputing.
