@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 08: fit the U-Net
 #
-# A diffusion U-Net learns to draw handwritten digits, with 64 images per update. The training needs
-# 15 MiB, but you get half of that, and in the end a third. You make it fit with micro-batches and
-# with checkpoints around some blocks. Every update's loss must be the same as with enough memory.
+# A diffusion U-Net learns to draw handwritten digits, with 64 images per update. The
+# training needs 15 MiB, but you get half of that, and in the end a third. Every
+# update's loss must be the same as with enough memory.
 #
 # **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -43,8 +43,7 @@ from tutorial_lib.units import MIB, Bytes
 # %% [markdown] id="subject-text"
 # ## The model and its memory
 #
-# We use diffusers' U-Net with two levels, for 8 x 8 images. AdamW is fused, so its step makes no
-# temporary tensors.
+# We use diffusers' U-Net with two levels, for 8 x 8 images.
 #
 # **Predict.** The model's 160 thousand parameters take 0.6 MiB. How many MiB of activations are in
 # memory at the peak of a step with 64 images?
@@ -308,8 +307,7 @@ print(f"{changed} of {len(before)} parameters changed{beside(guess, changed)}")
 print(f"updates by the optimizer's count: {count:.0f}")
 
 # %% [markdown] id="goal-8-3"
-# Weight decay has shrunk the parameters, Adam's averages contain the gradient, and the
-# step counter says 1, but Adam's update is missing.
+# Weight decay has shrunk the parameters, but Adam's update is missing.
 #
 # So compute the floor before the first step. The floor's one sample consists of a noisy image and
 # its noise, both float32, and a timestep, an int64.
@@ -400,8 +398,6 @@ columns = {
 pd.DataFrame(columns)
 
 # %% [markdown] id="read-8-3"
-# SGD would leave more room, but it trains a different model.
-#
 # ## 8.4 What does a segment cost?
 #
 # Difficulty 3/5 · importance 4/5 · 12 minutes
@@ -505,8 +501,8 @@ pd.DataFrame({"price, million FLOPs": columns})
 # PyTorch stops a recomputation once it has the last tensor that backward needs. Here that tensor is
 # the upsampling convolution's input, so the convolution itself doesn't run again.
 #
-# How much memory does each block save? The next cells show the peak at 32 images with each block as
-# the only segment. One block saves nothing. Which one?
+# How much memory does each block save? The next cells show the peak at 32 images with
+# each block as the only segment.
 
 
 # %% id="blocks"
@@ -527,8 +523,8 @@ unet.disable_gradient_checkpointing()
 pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.items()}})
 
 # %% [markdown] id="text-8-5"
-# It is `up 1`, the last block. Its backward comes first, so it is recomputed while all
-# other blocks' activations are still in memory.
+# The last block, `up 1`, saves nothing. Its backward comes first, so it is recomputed
+# while all other blocks' activations are still in memory.
 #
 # ## 8.5 Both levers at once
 #
@@ -670,9 +666,9 @@ with memory.capped(CAP, model=victim) as cap:
 {moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
-# Inside the `except` clause the memory is still full, so retry after the clause. The goal: even
-# with dropout on the CPU, the update equals an update that started with the micro-batch size that
-# fits. If none fits, leave parameters, optimizer and random state as they were.
+# So retry after the `except` clause. The goal: even with dropout on the CPU, the update
+# equals an update that started with the micro-batch size that fits. If none fits, leave
+# parameters, optimizer and random state as they were.
 
 
 # %% id="answer-8-6"
@@ -734,8 +730,7 @@ checks.lab08.update_that_fits(update_that_fits)
 #
 # ## The run
 #
-# Now run 120 updates under the cap, with the plan that you found. From update 100 on,
-# the cap is 5 MiB. At update 110, the first attempt has a cap below the floor.
+# Now run 120 updates under the cap, with the plan that you found.
 
 # %% id="caps"
 UPDATES, LOW = 120, 5 * MIB
@@ -785,10 +780,6 @@ print("micro-batches, from which update on:", changes)
 print("every update's peak below its cap:", all(kept.values()))
 last = list(losses.values())[-20:]
 print("mean loss of the last 20 below 0.25:", sum(last) / 20 < 0.25)
-
-# %% [markdown] id="read-run"
-# The next cell compares the first 25 losses with those of a run with enough memory.
-# Rounding errors grow, so we allow a relative difference of a thousandth.
 
 # %% id="uncapped"
 (plain_unet, plain_optimizer), exact = make(), {}
