@@ -444,8 +444,8 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 #
 # Difficulty 3/5 · importance 4/5 · 25 minutes
 #
-# In the next cell, a step trains on four sequences. Then it computes a validation loss
-# on four others, and appends this loss, a tensor of four bytes, to a list.
+# A step trains on four sequences. Then it computes a validation loss on four others,
+# and appends this loss, a tensor of four bytes, to a list.
 #
 # **Predict.** By how many MiB does memory grow with each step?
 

@@ -705,8 +705,7 @@ plots.tradeoff(
 #
 # Difficulty 4/5 · importance 4/5 · 25 minutes
 #
-# Chapter 07d's hooks copied every saved *tensor*, even weights, and some storages
-# several times. Write better hooks, `offloading`:
+# Write `offloading`, hooks that copy each storage once:
 #
 # ```text
 # saved     q  k  v  in one storage     the same storage,      a weight, or a storage

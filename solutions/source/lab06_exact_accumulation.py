@@ -110,7 +110,7 @@ print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
 pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# Compare the whole gradient instead, as the optimizer receives it.
+# Compare the whole gradient instead.
 #
 # ## 6.1 Where do two steps first differ?
 #
@@ -312,9 +312,10 @@ judge(whole, ragged)[0]
 #
 # Difficulty 3/5 · importance 5/5 · 8 minutes
 #
-# A language model's loss is a mean over *targets*, the tokens to be predicted. The labels are the
-# row's tokens, except that padding and prompt have the label -100. Each output predicts the next
-# position's label, so a row's first label is never a target:
+# A language model's loss is a mean over *targets*, the tokens to be predicted. The
+# labels are the row's tokens, except that padding and the prompt, here a line's
+# indentation, have the label -100. Each output predicts the next position's label, so a
+# row's first label is never a target:
 #
 # ```text
 # tokens   t0   t1   t2   t3   pad

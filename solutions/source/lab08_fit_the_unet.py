@@ -402,9 +402,9 @@ pd.DataFrame(columns)
 #
 # Difficulty 3/5 · importance 4/5 · 12 minutes
 #
-# The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
-# makes nearly every residual block a segment. Instead, you choose among five larger blocks, by
-# their prices. `recomputing` is like your context manager from exercise 5.1.
+# The second lever is checkpointing. diffusers' switch,
+# `unet.enable_gradient_checkpointing()`, makes nearly every residual block a segment.
+# Instead, you choose among five larger blocks, by their prices.
 
 
 # %% id="recomputing"
