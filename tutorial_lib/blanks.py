@@ -9,15 +9,20 @@ from typing import Any
 
 import torch
 
+_TRY = {  # where PyTorch stops a filling with these words
+    "Backward returned a": "Return one for each argument of `forward` after ctx, in order.",
+    "implicitly created": "Does that backward begin with the gradient that came in?",
+    "a second time": "Do two backward calls share a graph, or a tensor that isn't detached?",
+    "does not require grad": "Were gradients on in that forward, and did an input require one?",
+    "'tuple' object": "Is something there a tuple, as `ctx.saved_tensors` is?",
+}
+
 
 def unless_written(yours: Any) -> Callable[[Any], Any]:
-    """Decorate the course's version of a blank: it runs while the reader's is not written.
+    """Decorate the course's version of a blank: it runs, and says so, while yours is not written.
 
     Args:
         yours: The reader's function or class; a class is blank if any of its methods is.
-
-    Returns:
-        A decorator that gives `yours` if it is written, else what it decorates, and says so.
     """
 
     def choose(ours: Any) -> Any:
@@ -49,8 +54,8 @@ def check(name: str, needed: str) -> Callable[[Callable[[], None]], None]:
     """Decorate a check of what a reader wrote: it runs at once, and says in words what is wrong.
 
     A failed `assert` of the check shows its message alone. Any other error, such as that of a
-    function that raises or returns None, becomes a sentence with what was needed. The CPU's random
-    state is put back, and no name of the check stays behind.
+    function that raises or returns None, becomes sentences: what came, what was needed, what to
+    try. The CPU's random state is put back, and no name of the check stays behind.
 
     Args:
         name: Name of the function or class that is checked.
@@ -60,11 +65,7 @@ def check(name: str, needed: str) -> Callable[[Callable[[], None]], None]:
         AssertionError: When anything within is wrong.
 
     Example:
-        >>> def half(x):
-        ...     return {}[x]
-        >>> @check("half", "return half of x")
-        ... def halves():
-        ...     assert half(4) == 2, "half(4) must be 2."
+        >>> check("half", "return half of x")(lambda: {}[4])
         Traceback (most recent call last):
         AssertionError: This check of `half` stopped at KeyError: 4. It needs to return half of x.
     """
@@ -77,11 +78,10 @@ def check(name: str, needed: str) -> Callable[[Callable[[], None]], None]:
             raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
             if isinstance(error, AssertionError) and raised_in == body.__code__.co_filename:
                 raise FillingError(str(error)) from None
-            first_sentence = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0]
-            seen = first_sentence.rstrip(":. ")
-            raise AssertionError(
-                f"This check of `{name}` stopped at {seen}. It needs to {needed}."
-            ) from error
+            seen = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0].rstrip(":. ")
+            tries = [f" {what}" for words, what in _TRY.items() if words in seen]
+            said = f"This check of `{name}` stopped at {seen}. It needs to {needed}."
+            raise AssertionError("".join([said, *tries])) from error
         print(f"{name} passes.")
 
     return run

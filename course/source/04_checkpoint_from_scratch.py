@@ -105,6 +105,9 @@ def ten_lines():
     y.backward(grad)
     assert runs == [True], "Backward must run the function once, with gradients on."
     of_x, of_weight = torch.autograd.grad(expected, (twin, weight), grad)
+    assert x.grad is not None, (
+        "x has no gradient: did the second run's x require one, and do you return it?"
+    )
     assert not torch.equal(x.grad, 2 * of_x), "The gradient is doubled: detach x."
     assert torch.equal(x.grad, of_x), "The gradient of x is wrong: is `grad` used?"
     assert torch.equal(weight.grad, of_weight), (
@@ -376,8 +379,11 @@ def takes_many():
     assert runs == [True], "Backward must run the function once, with gradients on."
     *wanted, of_weight = torch.autograd.grad(right, (*args, weight), grad)
     for number, (arg, true) in enumerate(zip(args, wanted, strict=True), 1):
-        assert arg.grad is not None, f"Argument {number} has no gradient."
-        said = f"Argument {number}'s gradient is wrong."
+        said = f"Argument {number} has no gradient: is one required, and returned?"
+        assert arg.grad is not None, said
+        said = f"Argument {number}'s gradient is doubled: detach it."
+        assert not torch.allclose(arg.grad, 2 * true, atol=1e-5), said
+        said = f"Argument {number}'s gradient is wrong: is `grad` used?"
         assert torch.allclose(arg.grad, true, atol=1e-5), said
     said = "The function's weights need their gradient too: call backward, not grad."
     assert torch.allclose(weight.grad, of_weight, atol=1e-5), said
@@ -502,7 +508,11 @@ class Discard(torch.autograd.Function):
 
 # %% id="check-discard"
 # @title Check: run this cell
-@blanks.check("Discard", "return None, then a gradient or None for each tensor")
+@blanks.check(
+    "Discard",
+    "send gradients only to outputs that require one, and to return None, then a "
+    "gradient or None for each tensor",
+)
 def discards():
     x, weight = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     frozen, mask = torch.randn(4, 4), torch.ones(4, 4, dtype=torch.bool)
@@ -530,9 +540,12 @@ def discards():
     def directly(function, *tensors):
         return function(*tensors)
 
-    assert seen(apply, x)[0] is not None, (
-        "x has no gradient: requires_grad_ is missing."
+    of_x = seen(apply, x)[0]
+    assert of_x is not None, (
+        "x has no gradient: is requires_grad_ or enable_grad missing?"
     )
+    doubled = torch.allclose(of_x, 2 * seen(directly, x)[0], atol=1e-4)
+    assert not doubled, "x's gradient is doubled: detach the saved tensors."
     assert right(x), (
         "Two outputs: send all gradients through the graph at once, each to its output."
     )
@@ -652,7 +665,11 @@ def checkpoint(function, *args, **kwargs):
 
 # %% id="check-checkpoint"
 # @title Check: run this cell
-@blanks.check("checkpoint", "call the function and return its outputs")
+@blanks.check(
+    "checkpoint",
+    "return `known(outputs)` from `run`, to apply `Discard` to `run`, a dummy tensor "
+    "and each tensor, and to rebuild the outputs in their form",
+)
 def calls_as_it_was_called():
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     weight, seen = torch.randn(4, 4, requires_grad=True), []

@@ -25,8 +25,20 @@ FILLINGS = {
             "does not require grad", "torch.enable_grad()", "torch.no_grad()"
         ),
         "gives_one_gradient_for_two_arguments": wrong(
-            "returned an incorrect number of gradients",
-            *("return None, x.grad", "return x.grad"),
+            "(expected 2, got 1)", "return None, x.grad", "return x.grad"
+        ),
+        "gives_three_gradients": wrong(
+            "(expected 2, got 3)", "return None, x.grad", "return None, x.grad, x.grad"
+        ),
+        "gives_them_in_the_wrong_order": wrong(
+            "a gradient different than None at position 1",
+            *("return None, x.grad", "return x.grad, None"),
+        ),
+        "gives_x_none": wrong(
+            "did the second run's x require one", "return None, x.grad", "return None, None"
+        ),
+        "calls_saved_tensors": wrong(
+            "Is something there a tuple", "ctx.saved_tensors[0]", "ctx.saved_tensors()[0]"
         ),
         "gives_the_weights_nothing": wrong(
             "The function's weights need their gradient too",
@@ -88,6 +100,10 @@ FILLINGS = {
                 "args[0].grad, *(None for _ in args[1:])",
             ),
         ),
+        "does_not_detach": wrong("Argument 1's gradient is doubled", ".detach()", ""),
+        "asks_none_for_a_gradient": wrong(
+            "Argument 1 has no gradient: is one required", ".requires_grad_()", ""
+        ),
         "forgets_the_function": wrong(
             "returned an incorrect number of gradients",
             *("None, *(tensor.grad for tensor in args)", "tuple(tensor.grad for tensor in args)"),
@@ -111,8 +127,9 @@ FILLINGS = {
             *("requires_grad_(t.requires_grad)", "requires_grad_()"),
         ),
         "asks_none_for_a_gradient": wrong(
-            "x has no gradient: requires_grad_ is missing", ".requires_grad_(t.requires_grad)", ""
+            "x has no gradient: is requires_grad_", ".requires_grad_(t.requires_grad)", ""
         ),
+        "does_not_detach": wrong("x's gradient is doubled", "t.detach()", "t"),
         "takes_the_first_output_alone": wrong(
             "Two outputs: send all gradients through the graph at once",
             *("list(compress(outputs, used)), list(compress(grads, used))", "outputs[0], grads[0]"),
@@ -124,7 +141,7 @@ FILLINGS = {
             *("        return None, *(", "            out.backward(grad)\n        return None, *("),
         ),
         "leaves_no_output_out": wrong(
-            "stopped at AssertionError: Expected output to be a torch.Tensor",
+            "Expected output to be a torch.Tensor. It needs to send gradients only to outputs",
             *("[torch.is_tensor(out) and out.requires_grad for out in outputs]", "[1] * 4"),
         ),
         "gives_gradients_to_other_outputs": wrong(
@@ -219,6 +236,11 @@ FILLINGS = {
         "takes_the_old_tensors": wrong(
             "backward through the graph a second time",
             *("        args, kwargs = together(tensors)\n", ""),
+        ),
+        "forgets_to_set_the_form": wrong(
+            "but got item of type",
+            "        outputs, form =",
+            "        outputs, _ =",
         ),
         "forgets_the_dummy": wrong(
             "zip() argument 2 is shorter", "torch.empty(0, requires_grad=True), ", ""
