@@ -162,7 +162,8 @@ def watched(block, x):
 # %% [markdown] id="write-price"
 # **Write.** `price`. `notes[storage]` has a name, FLOPs and a list of inputs. The price is these
 # FLOPs plus the price of each input that isn't in `kept`. `storage` itself counts as dropped, even
-# if `kept` holds it. An in-place operation's inputs include its own result: skip that input.
+# if `kept` holds it. An in-place operation's inputs include its own result: skip that input. Two
+# views of a storage are listed as two inputs: count it once.
 
 
 # %% id="price"
@@ -177,19 +178,21 @@ def price(storage, kept, notes):
 
 # %% id="check-price"
 # @title Check: run this cell
-@blanks.check("price", "return a number of FLOPs")
+@blanks.check("price", "return FLOPs, and leave out an operation's own result")
 def prices_are_right():
     notes = {
         "x": ("", 0, []), "a": ("norm", 0, ["x"]), "b": ("up", 100, ["a"]),
         "c": ("gelu", 0, ["b"]), "d": ("down", 50, ["c"]), "e": ("add_", 7, ["e", "d"]),
+        "f": ("mul", 9, ["b", "b"]),
     }  # fmt: skip
     for storage, kept, right in (
         ("b", "x", 100), ("c", "x", 100), ("d", "xc", 50), ("d", "x", 150),
-        ("e", "xd", 7), ("b", "xb", 100),
+        ("e", "xd", 7), ("b", "xb", 100), ("f", "x", 109),
     ):  # fmt: skip
         seen = price(storage, dict.fromkeys(kept), notes)
         said = (
-            f"x, norm, up (100), GELU, down (50), add_ (7); kept: {', '.join(kept)}. "
+            "x, norm, up (100), GELU, down (50), add_ (7), mul of up and up (9); kept: "
+            f"{', '.join(kept)}. "
         )
         assert seen == right, f"{said}{notes[storage][0]} costs {right}, not {seen}."
 
@@ -234,7 +237,9 @@ figures.roofline(speeds, card="A100", tokens=2048, width=4096)
 # %% [markdown] id="roofline-read"
 # This is a *roofline*. An operation takes as long as its arithmetic or its memory traffic,
 # whichever is longer. Left of the ridge (the dotted line), the traffic takes longer. In the lower
-# panel, the cheapest results to drop come first.
+# panel, the cheapest results to drop come first. Of `out`, `down` and `head` *nothing is kept*,
+# because backward doesn't need their results. The sum after `out` is needed: to recompute it, `out`
+# has to run again too, so that price is *with out*.
 #
 # - **Norms and GELU** need no matmul, but they read and write memory.
 # - **Linear layers** with $C$ inputs cost $2C$ FLOPs per element of the result.
@@ -432,7 +437,7 @@ def in_units(report):
 # @title Check: run this cell
 @blanks.check("in_units", "return three numbers of units")
 def counts_in_units():
-    ticks = ((0, 0, 0), (3, 0, 1), (4, 0, 0), (3, 2, 2), (1, 0, 0))
+    ticks = ((0, 0, 0), (5, 0, 3), (3, 0, 0), (4, 3, 2), (1, 0, 0))
     names = ("activations", "recomputed", "temporary")
     curve = [
         dict(zip(names, (unit * n for n in tick), strict=True)) | {"parameters": unit}
@@ -441,8 +446,8 @@ def counts_in_units():
     starts = [(0, "forward"), (2, "backward")]
     made_up = SimpleNamespace(curve=lambda: curve, phase_starts=starts)
     said = f"{', '.join(names)} are {ticks} units; backward begins at the third tick: "
-    names = ("4 wait", "the peak of all is 7", "the first two peak at 5")
-    for seen, right, name in zip(in_units(made_up), (4, 7, 5), names, strict=True):
+    names = ("3 wait", "the peak of all is 9", "the first two peak at 7")
+    for seen, right, name in zip(in_units(made_up), (3, 9, 7), names, strict=True):
         assert seen == right, f"{said}{name}, not {seen:g}."
 
 
@@ -533,7 +538,8 @@ another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
 # With fused attention and boundaries on the host, `halves` saves as much of the *kept* bytes as the
-# advice says.
+# advice says. With dropout the last column is 1: each segment ends in a dropout, and to make its
+# mask again, the last matmul has to run again too.
 #
 # ## Can we choose by operation?
 #
@@ -579,13 +585,27 @@ class Store(TorchDispatchMode):
 
 # %% id="check-by-hand"
 # @title Check: run this cell
+class Counting(TorchDispatchMode):
+    """Note the name of each operation that runs, in the list `ran`."""
+
+    def __init__(self, ran):
+        super().__init__()
+        self.ran = ran
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.ran.append(name_of(op, args))
+        return op(*args, **(kwargs or {}))
+
+
 @blanks.check("Store", "run each operation and return its result")
 def stores_what_is_kept():
-    block, x, store = Block(GPTConfig()), torch.randn(1, 4, 128), []
+    block, x, store, ran = Block(GPTConfig()), torch.randn(1, 4, 128), [], []
     expected = block(x)
-    with Store({"up", "attention"}, store):
+    with Counting(ran), Store({"up", "attention"}, store):
         seen = block(x)
     assert torch.equal(seen, expected), "The block's output has changed."
+    times = ran.count("up")
+    assert times == 1, f"`up` runs {times} times: store the result that you return."
     assert store, "Nothing is stored: `keep` has the names that name_of returns."
     assert len(store) == 2, (
         f"{len(store)} results are stored: there should be two, attention's and up's."
@@ -616,15 +636,10 @@ class HandOut(Store):
 # @title Check: run this cell
 @blanks.check("HandOut", "return a stored result, or run the operation")
 def hands_out_what_is_stored():
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-            ran.append(name_of(op, args))
-            return op(*args, **(kwargs or {}))
-
     block, x, store, ran = Block(GPTConfig()), torch.randn(1, 4, 128), [], []
     with Store({"out", "down"}, store):
         expected = block(x)
-    with Counting(), HandOut({"out", "down"}, store):
+    with Counting(ran), HandOut({"out", "down"}, store):
         seen = block(x)
     again = {"out", "down"} & set(ran)
     assert not again, f"{again} ran again: return what is stored instead."
@@ -657,19 +672,17 @@ def by_hand(keep, block, x):
 # @title Check: run this cell
 def runs_of(way):
     """Count how often each named operation runs in a step of one block."""
-
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-            ran.append(name_of(op, args))
-            return op(*args, **(kwargs or {}))
-
     ran, x = [], torch.randn(1, 4, 128, requires_grad=True)
-    with Counting():
+    with Counting(ran):
         way({"up", "out"}, Block(GPTConfig()), x).sum().backward()
     return {name: ran.count(name) for name in ("qkv", "out", "up", "down")}
 
 
-@blanks.check("by_hand", "return the block's output")
+@blanks.check(
+    "by_hand",
+    "run `Block.forward` on the block and x, with a function as `context_fn` that "
+    "returns two modes of one store, forward's first",
+)
 def keeps_by_hand():
     seen, right = runs_of(by_hand), {"qkv": 2, "out": 1, "up": 1, "down": 1}
     assert seen == right, f"With `up` and `out` kept, the runs are {seen}, not {right}."
@@ -754,7 +767,7 @@ def by_torch(keep, block, x):
 
 # %% id="check-by-torch"
 # @title Check: run this cell
-@blanks.check("by_torch", "return the block's output")
+@blanks.check("by_torch", "return the block's output, with a function as `context_fn`")
 def keeps_by_torch():
     seen, right = runs_of(by_torch), {"qkv": 2, "out": 1, "up": 1, "down": 1}
     assert seen == right, f"With `up` and `out` kept, the runs are {seen}, not {right}."

@@ -49,6 +49,11 @@ FILLINGS = {
         ),
         "runs_in_a_circle": wrong("stopped at RecursionError", " - {storage}", ""),
         "leaves_its_own_out": wrong("kept: x. up costs 100, not 0.", "flops + sum", "sum"),
+        "counts_two_views_twice": wrong(
+            "mul costs 109, not 209",
+            "set(inputs) - {storage} - set(kept)",
+            "[one for one in inputs if one != storage and one not in kept]",
+        ),
         "loops": right(
             "    return flops + sum(price(one, kept, notes) for one in missing)",
             "    for one in missing:\n        flops += price(one, kept, notes)\n    return flops",
@@ -118,15 +123,21 @@ FILLINGS = {
     },
     "in-units": {
         "counts_the_weights": wrong(
-            "the peak of all is 7, not 8",
+            "the peak of all is 9, not 10",
             '(kept + curve["temporary"]).max()',
             "curve.sum(axis=1).max()",
         ),
-        "takes_the_first_tick": wrong("4 wait, not 0", '== "backward"', '== "forward"'),
+        "takes_the_first_tick": wrong("3 wait, not 0", '== "backward"', '== "forward"'),
         "forgets_what_is_recomputed": wrong(
-            "the peak of all is 7, not 5", ' + curve["recomputed"]', ""
+            "the peak of all is 9, not 8", ' + curve["recomputed"]', ""
         ),
-        "gives_bytes": wrong("4 wait, not 524288", " / unit", ""),
+        "adds_up_two_peaks": wrong(
+            *("the peak of all is 9, not 10", '(kept + curve["temporary"]).max()'),
+            'kept.max() + curve["temporary"].max()',
+        ),
+        "takes_the_most_that_waits": wrong("3 wait, not 5", "[tick]", ".max()"),
+        "takes_the_most_of_backward": wrong("3 wait, not 4", "[tick]", "[tick:].max()"),
+        "gives_bytes": wrong("3 wait, not 393216", " / unit", ""),
         "asks_by_column": right(
             'curve["activations"] + curve["recomputed"]',
             'curve[["activations", "recomputed"]].sum(axis=1)',
@@ -149,6 +160,11 @@ FILLINGS = {
                 "tree_map_only(torch.Tensor, torch.Tensor.detach, out)",
                 "tree_leaves(out)[0].detach()",
             ),
+        ),
+        "runs_again_to_store": wrong(
+            "`up` runs 2 times",
+            "detach, out))",
+            "detach, op(*args, **(kwargs or {}))))",
         ),
         "asks_for_the_operation": wrong("Nothing is stored", "name_of(op, args) in", "op in"),
         "detaches_by_hand": right(
@@ -178,6 +194,9 @@ FILLINGS = {
         "shares_one_store": wrong(
             "give each call a store of its own",
             *("    store = []\n", "    store = by_hand.__dict__.setdefault('store', [])\n"),
+        ),
+        "gives_no_function": wrong(
+            "'tuple' object is not callable", "context_fn=lambda: modes", "context_fn=modes"
         ),
         "has_two_stores": wrong("pop from empty list", "HandOut(keep, store)", "HandOut(keep, [])"),
         "checkpoints_nothing": wrong(
