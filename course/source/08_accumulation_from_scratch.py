@@ -443,8 +443,12 @@ def loss_is_a_sum():
             "You returned the mean over tokens: the loop needs the sum."
         )
         off = (seen / alone).item()
+        tries = "does each position score the next token?"
+        if len(some) > 1:  # one line alone was right
+            tries = "is padding left out?"
         assert abs(off - 1) < 1e-9, (
-            f"{len(some)} lines, {count + len(some)} tokens: {off:.3f} times the sum."
+            f"{len(some)} lines, {count + len(some)} tokens: {off:.3f} times the sum: "
+            f"{tries}"
         )
     assert torch.autograd.grad(seen, model.head.weight)[0].norm() > 0
 
@@ -528,6 +532,10 @@ def ragged_is_right():
         assert grads.norm() < 1e6, "An older gradient is in the sum: clear it first."
         off = error(grads, parameters_to_vector(true))
         assert off < 1e-9, f"mean_of_means={means}: the gradient is off by {off:.0%}."
+        assert not getattr(total, "requires_grad", False), (
+            "The sum that you return has a graph, with all micro-batches in it: detach "
+            "each loss before you add it."
+        )
         assert abs(total - loss.item()) < 1e-9, (
             f"mean_of_means={means}: the scaled losses sum to {loss.item():.4f}, but "
             f"you returned {total:.4f}."

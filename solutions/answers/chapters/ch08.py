@@ -127,17 +127,19 @@ FILLINGS = {
     },
     "loss-sum": {
         "scores_its_own_token": wrong(
-            "times the sum", *("logits[:, :-1]", "logits"), *("rows[:, 1:]", "rows")
+            "does each position score the next token?",
+            *("logits[:, :-1]", "logits"),
+            *("rows[:, 1:]", "rows"),
         ),
         "scores_the_token_before": wrong(
-            "times the sum",
+            "does each position score the next token?",
             *("logits[:, :-1]", "logits[:, 1:]"),
             *("rows[:, 1:]", "rows[:, :-1]"),
         ),
         "gives_the_mean": wrong("You returned the mean over tokens", ', reduction="sum"', ""),
         "gives_every_token": wrong("Return one number, not shape", '"sum"', '"none"'),
         "counts_the_padding": wrong(
-            "times the sum", "rows[:, 1:].flatten()", "rows.clamp(min=0)[:, 1:].flatten()"
+            "is padding left out?", "rows[:, 1:].flatten()", "rows.clamp(min=0)[:, 1:].flatten()"
         ),
         "feeds_the_padding": wrong("index out of range", "rows.clamp(min=0)", "rows"),
         "takes_logs": right(
@@ -172,6 +174,7 @@ FILLINGS = {
             *("    optimizer.step()", "    total.backward()\n    optimizer.step()"),
             *("return total", "return total.item()"),
         ),
+        "keeps_all_graphs": wrong("The sum that you return has a graph", "loss.item()", "loss"),
         "returns_a_tensor": right("loss.item()", "loss.detach()"),
     },
     "update": {
