@@ -692,7 +692,8 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 
 # %% [markdown] id="read-replay"
 # With replay the error averages out, so it is noise. Without replay, part of the error is a bias
-# and stays, because the cache and the second pass use different masks.
+# and stays: a gradient is the cache times the second pass's derivatives, and the mean of that
+# product is different if the two factors' masks are drawn independently.
 #
 # ### The same with `checkpoint`
 #
