@@ -133,18 +133,21 @@ def average(model):
 @blanks.check("average", "leave the mean of all ranks' gradients in `.grad`")
 def averages():
     def on_a_rank():  # the function that each rank runs
-        model = make_gpt()
+        model, sizes = make_gpt(), []
+        model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
         before = nn.utils.parameters_to_vector(model.parameters())
         average(model)
         grads = [p.grad for p in model.parameters()]
         moved = (before != nn.utils.parameters_to_vector(model.parameters())).any()
         lost = sum(grad is None for grad in grads)
-        return None if lost else nn.utils.parameters_to_vector(grads), lost, bool(moved)
+        seen = None if lost else nn.utils.parameters_to_vector(grads)
+        return seen, lost, bool(moved), sum(sizes)
 
     whole = make_gpt()
     loss_of(whole(lines), lines).backward()
     wanted = nn.utils.parameters_to_vector([p.grad for p in whole.parameters()])
-    for rank, (seen, lost, moved) in enumerate(two.run(on_a_rank)):
+    for rank, (seen, lost, moved, size) in enumerate(two.run(on_a_rank)):
+        assert size == 4, f"Rank {rank} runs {size} lines, not its own 4."
         assert not lost, f"Rank {rank}: {lost} parameters have no gradient."
         assert not moved, (
             f"Rank {rank}: the weights have changed, but only gradients should."
@@ -392,10 +395,11 @@ table["loss"] = [one.loss for one in settings.values()]
 table.round(2)
 
 # %% [markdown] id="zero-text"
-# Only the micro-batch changes the activations' memory. Accumulation adds 1 P to the peak, because
-# the gradients of earlier micro-batches are in memory. DDP adds 1 P for its buckets. Both together
-# still add only 1 P, since `.grad` is a view of the bucket. The losses show that all four train
-# alike.
+# Only the micro-batch changes the activations' memory. Subtract the activations from each peak. In
+# the first row that leaves little more than weights and states, 3 P. Accumulation adds about 1 P,
+# because the gradients of earlier micro-batches are in memory. DDP adds 1 P for its buckets. Both
+# together still add only 1 P, since `.grad` is a view of the bucket. The losses show that all four
+# train alike.
 #
 # ## ZeRO: divide the bytes, not the work
 #

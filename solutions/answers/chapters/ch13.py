@@ -10,6 +10,9 @@ FILLINGS = {
         "sends_nothing": wrong(
             "from all eight lines'", "        dist.all_reduce(parameter.grad)\n", ""
         ),
+        "runs_all_lines_on_each_rank": wrong(
+            "runs 8 lines, not its own 4", "model(my_lines()), my_lines()", "model(lines), lines"
+        ),
         "averages_the_weights": wrong(
             "the weights have changed", "all_reduce(parameter.grad)", "all_reduce(parameter.data)"
         ),
