@@ -190,8 +190,9 @@ print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 # With chunks of 512 tokens (10d), the full logits never exist. A checkpoint around each block keeps
 # only the block's input.
 #
-# **Predict.** About half of the packed step's memory is the activations of 32 blocks. How many GiB
-# does the step need after both levers?
+# **Predict.** Hardly any activations are left, so the peak moves to the end of backward, when all
+# gradients exist. They take as many bytes as the weights. How many GiB does the step need after
+# both levers?
 
 # %% id="guess-checkpointed"
 guess = None  # GiB
@@ -272,7 +273,7 @@ print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
 # %% [markdown] id="four-text"
 # The step fits on a 24 GiB card, but not on one of 12 GiB.
 #
-# ## Lever 5: the frozen weights in 4 bits
+# ## Lever 5: 4-bit weights
 #
 # Frozen weights can be kept in 4 bits, two to a byte, with one scale per 64 weights. A matmul
 # doesn't accept 4-bit weights, so the layer first dequantizes them (turns them back into bfloat16)
@@ -347,7 +348,7 @@ print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 # %% [markdown] id="offloaded-text"
 # The first loss is slightly different, because rounding to 4 bits has changed the frozen weights.
 #
-# ## Lever 6: boundaries on the host
+# ## Lever 6: offload
 #
 # The 32 blocks' inputs still wait on the card for backward. Chapter 07d's two hooks move them to
 # the host. (Here the host is `meta`, a device whose tensors have no memory. On a GPU it would be
@@ -405,7 +406,7 @@ SOURCES = {
     "qwen-1.8b-lora-8192": "LoRA: Qwen-1.8B, 8192 tokens, A100",
     "qwen-1.8b-qlora-256": "4-bit weights: Qwen-1.8B, 256 tokens, A100",
     "qwen-1.8b-qlora-8192": "4-bit weights: Qwen-1.8B, 8192 tokens, A100",
-    "accelerate-24-blocks-moved": "offload, in line with the arithmetic",
+    "accelerate-24-blocks-moved": "offload: 24 blocks, copies in the same stream",
 }
 times = pd.read_csv(FOLDER / "published_times.csv").set_index("id")
 measured |= {words: times["with"][row] / times["without"][row]
@@ -418,8 +419,8 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # - LoRA saves time on the weights' gradients and the update, but adds thin matmuls for each token.
 #   With 8,192 tokens the step took *longer* than without LoRA, although the roofline predicts a
 #   speedup.
-# - **4 bits cost most with few tokens.** Dequantizing a weight takes the same time for any number
-#   of tokens, and with few tokens the rest of the step is short.
+# - **4-bit weights cost most with few tokens.** Dequantizing a weight takes the same time for any
+#   number of tokens, and with few tokens the rest of the step is short.
 # - Offload adds a third if its copies run in the same stream as the arithmetic. The roofline
 #   assumes a separate stream, in which they cost no time (07d).
 
