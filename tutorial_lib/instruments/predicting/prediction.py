@@ -203,6 +203,7 @@ def _workarounds() -> Iterator[None]:
         patches.without_new_buckets(),
         patches.with_packed_sequences(reading.real_of, reading.padded_of, reading.Packing.apply),
         patches.without_tracebacks_of_fake_tensors(),
+        patches.without_printed_tensors(),
         # Else a copy of a model takes a copy of the mode along, and may end the process
         # (test_a_copy_of_the_model_made_in_the_step).
         mock.patch.object(FakeTensor, "__deepcopy__", reading.copy_of, create=True),
@@ -222,7 +223,7 @@ def _explain_refusals() -> Iterator[None]:
     try:
         yield
     except (AssertionError, RuntimeError) as error:
-        if "convert all Tensors to FakeTensors" in str(error) and "device='meta'" in str(error):
+        if "convert all Tensors to FakeTensors" in str(error) and "type='meta'" in str(error):
             raise CannotPredictError(
                 f"{_line_of(error)} takes a derivative in forward mode (jvp, jacfwd, hessian), and "
                 "PyTorch's formula for one makes a tensor that no prediction follows: use jacrev "

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.instruments.private_torch import without_modes
 from tutorial_lib.memory.private_torch import FakeTensor
+from tutorial_lib.memory.storages import list_tensors
 
 Patch = contextlib.AbstractContextManager[Any]
 
@@ -102,6 +103,12 @@ def without_truncated_normal() -> Patch:
 def without_tracebacks_of_fake_tensors() -> Patch:
     """Keep fake tensors from printing refusals (`log`: torch/_subclasses/fake_tensor.py)."""
     return mock.patch("torch._subclasses.fake_tensor.log.disabled", True)
+
+
+def without_printed_tensors() -> Patch:
+    """Name devices in errors: where printing a tensor fails, autograd stays off (render_call)."""
+    devices = lambda _, *given: str([tensor.device for tensor in list_tensors(given)])  # noqa: E731
+    return mock.patch("torch._subclasses.fake_tensor.render_call", devices)
 
 
 def with_weak_references() -> Patch:

@@ -41,10 +41,7 @@ class KnownValues:
     """
 
     def __init__(
-        self,
-        torch: Any,
-        kernels: Iterable[tuple[Any, str]],
-        note_read: Callable[[bool], None],
+        self, torch: Any, kernels: Iterable[tuple[Any, str]], note_read: Callable[[bool], None]
     ) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 

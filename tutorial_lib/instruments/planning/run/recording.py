@@ -53,10 +53,7 @@ class Recorder:
     """Notes the calls of stages while a loss runs, and forgets what they save for backward."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        stages: dict[str, nn.Module],
-        read: Callable[[], int] = lambda: 0,
+        self, model: nn.Module, stages: dict[str, nn.Module], read: Callable[[], int] = lambda: 0
     ) -> None:
         self.model, self.stages, self.read = model, stages, read
         self.calls: list[Call] = []

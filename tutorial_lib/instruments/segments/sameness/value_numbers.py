@@ -14,12 +14,7 @@ from torch import Tensor
 
 from tutorial_lib.instruments import private_torch
 from tutorial_lib.instruments.private_torch import operations
-from tutorial_lib.memory.private_torch import (
-    TorchDispatchMode,
-    is_fake,
-    sparse_parts,
-    storage_keys,
-)
+from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, sparse_parts, storage_keys
 from tutorial_lib.memory.private_torch_unseen import flops_of
 from tutorial_lib.memory.storages import list_tensors
 
