@@ -1,6 +1,7 @@
 """What fits a budget, and the command that says so."""
 
 import contextlib
+import functools
 import json
 import sys
 from dataclasses import replace
@@ -104,6 +105,18 @@ def test_another_training_is_taken_by_who_asks_for_it_and_not_where_less_will_do
     assert found.as_data()["otherwise"]["changes"] == ("adamw-8bit",)
     assert fitted(too_large, eight_bit, rounded, asked=(*kinds,)).best is eight_bit
     assert fitted(too_large, eight_bit, rounded, asked=(kinds[2],)).best is rounded
+
+
+def test_bfloat16_throughout_is_tried_only_where_nothing_else_fits(tiny):
+    fit = functools.partial(planning.fit, tiny, effective_batch=2)
+    plenty, none = fit(budget_bytes=GIB), fit(budget_bytes=KIB)
+    assert plenty.as_data() == fit(budget_bytes=GIB, precisions=["bf16-amp"]).as_data()
+    assert none.smallest_bytes == fit(budget_bytes=KIB, precisions=["bf16-amp"]).smallest_bytes
+    bytes_of = [(c.peak_bytes, c.precision) for c in none.candidates]
+    assert min(bytes_of)[1] == "bf16"
+    between = fit(budget_bytes=min(size for size, name in bytes_of if name == "bf16-amp") - 1)
+    assert (between.best, between.otherwise.precision) == (None, "bf16")
+    assert between.otherwise.is_verified
 
 
 def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):

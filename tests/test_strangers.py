@@ -157,11 +157,11 @@ def all_planned(name):
     plain, parts = search.taken_apart, []
 
     def once(*args, **kwargs):
-        if not parts:
-            parts.append(plain(*args, **kwargs))
-        return parts[0]
+        parts[:] = parts or plain(*args, **kwargs)
+        return iter(parts)
 
-    with warnings.catch_warnings(), mock.patch.object(search, "taken_apart", once):
+    once = {"taken_apart": once, "judge": lambda _: judged(name)}
+    with warnings.catch_warnings(), mock.patch.multiple(search, **once):
         warnings.simplefilter("ignore", memory.MeterWarning)
         peak = predicted(recipe(name, optimizer="adamw").make_step, kernels="cuda")
         plans = {"none": planned(name, 1)}

@@ -138,24 +138,17 @@ class Costs:
         """Seconds of recomputing a segment, up to where PyTorch stops."""
         return float(self.forward[start:stop].sum() - self.early[stop - 1])
 
-    def forwards(self, needs: Bytes, start: int, stop: int, end: int) -> Bytes:
-        """Needs (`keep` or `drop`) of the forwards before `stop`, as part of the chain up to `end`.
-
-        That end is the last stage of all in the first forward alone.
-        """
-        more = self.first[start:stop] if end == len(self) - 1 else self.waiting[end]
-        total: Bytes = needs[start:stop] + more
-        return total
-
     def kept(self, index: int, end: int) -> int:
         """Needs of a stage that is kept, forward and backward."""
-        is_recomputed = index == end < len(self) - 1
-        forward = self.forwards(self.stop if is_recomputed else self.keep, index, index + 1, end)
-        return int(max(forward[0], self.back[index]))
+        needs = self.stop if index == end < len(self) - 1 else self.keep  # stop: it is recomputed
+        # a part ends with the last stage of all in the first forward alone
+        more = self.first[index] if end == len(self) - 1 else self.waiting[end]
+        return int(max(needs[index] + more, self.back[index]))
 
     def dropped(self, start: int, stop: int, end: int) -> Bytes:
         """Needs of a segment while it is dropped, stage by stage, without its input."""
-        needs = self.forwards(self.drop, start, stop, end)
+        more = self.first[start:stop] if end == len(self) - 1 else self.waiting[end]
+        needs: Bytes = self.drop[start:stop] + more
         needs[:1] -= self.boundary[start]
         return needs
 

@@ -37,13 +37,17 @@ def judge(recipe: Recipe | str) -> Sameness:
     plain = replace(recipe, precision="fp32", optimizer="adamw", checkpointing="none")
     plain = replace(plain, accumulation=1, ranks=1, shard=None)
     compares = step.compared_samples(plain)
-    if compares is None and _is_whole_step(replace(plain, micro_batch=1)):
-        return Sameness.of(_seen_of_step(replace(recipe, checkpointing="none")), Tried())
+    if compares is None:
+        with memory.predicting():
+            is_whole = len(user_function.build(replace(plain, micro_batch=1), "cpu")) == 3
+        if is_whole:
+            return Sameness.of(_seen_of_step(replace(recipe, checkpointing="none")), Tried())
     name = repr(replace(plain, micro_batch=1))
     if name in _JUDGED:
         return _JUDGED[name]
     known = None if compares is None else Tried(bool(compares), alone=compares != "pairs")
-    with without_modes(), contextlib.nullcontext() if torch.cuda.is_available() else on_cpu():
+    names_gpu = compares is None and not torch.cuda.is_available()
+    with without_modes(), on_cpu() if names_gpu else contextlib.nullcontext():
         found = judge_loss(
             lambda n: replace(plain, micro_batch=n).make_loss(), _stages_of, known=known
         )
@@ -63,11 +67,6 @@ def possible_micro_batches(samples: int, same: Sameness) -> list[int]:
             "The loss compares samples, but one alone has no gradient: raise effective_batch."
         )
     return [n for n in range(1, samples + 1) if samples % n == 0 and (n > 1 or same.alone)]
-
-
-def _is_whole_step(recipe: Recipe) -> bool:
-    with memory.predicting():
-        return len(user_function.build(recipe, "cpu")) == 3
 
 
 def _stages_of(model: nn.Module) -> dict[str, nn.Module]:

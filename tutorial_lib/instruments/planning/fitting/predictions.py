@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -20,7 +22,6 @@ from tutorial_lib.instruments.planning.run.apply import apply
 from tutorial_lib.instruments.planning.run.find_stages import replaced, without_work
 from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.planning.run.samples import profile_samples
-from tutorial_lib.instruments.segments.sameness import Sameness
 from tutorial_lib.instruments.segments.structure import hidden
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
@@ -34,8 +35,7 @@ class Update:
     resident_bytes: int  # parameters, buffers and states: held all the time
     peak_bytes: int  # peak of the update, gradients included
     touched_bytes: int  # read and written by the update, about
-    # whether it makes no temporaries, so that one parameter of each kind tells of all
-    is_lean: bool = False
+    is_lean: bool = False  # it makes no temporaries: one parameter of each kind tells of all
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +78,9 @@ class Parts:
         """Keep these stages in every plan."""
 
         def marked(profile: Profile) -> Profile:
-            pairs = zip(profile.names, profile.stages, strict=True)
-            stages = (
-                replace(s, recomputable=False, selective=None) if n in names else s
-                for n, s in pairs
-            )
+            stages = [*profile.stages]
+            for place in [place for place, name in enumerate(profile.names) if name in names]:
+                stages[place] = replace(stages[place], recomputable=False, selective=None)
             return replace(profile, stages=tuple(stages))
 
         return replace(self, one=marked(self.one), two=marked(self.two))
@@ -91,27 +89,28 @@ class Parts:
 def taken_apart(
     recipes: Sequence[Recipe],
     take: Callable[[Recipe], Parts],
-    look: Callable[[], Sameness],
+    not_tried: dict[str, str],
     *,
     is_chosen: bool,
-) -> tuple[list[Parts], dict[str, str], Sameness]:
-    """Take a step apart in each precision, and say why one was not tried, and what was seen."""
-    same, found, not_tried = look(), list[Parts](), dict[str, str]()
+) -> Iterator[Parts]:
+    """Take a step apart in one precision after the other; note in which it fails, and why."""
     try:
-        found.append(take(recipes[0]))
+        first = take(recipes[0])
     except RuntimeError as error:
         if is_chosen:
             raise
-        found.append(take(replace(recipes[0], precision="fp32")))
+        first = take(replace(recipes[0], precision="fp32"))
         not_tried[str(recipes[0].precision)] = _first_line(error)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", memory.MeterWarning)  # they came with the first
-        for recipe in recipes[1:]:
-            try:
-                found.append(take(recipe))
-            except Exception as error:
-                not_tried[str(recipe.precision)] = _first_line(error)
-    return [parts.kept(same.unlike) for parts in found], not_tried, same
+    yield first
+    for recipe in recipes[1:]:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", memory.MeterWarning)  # they came with the first
+                parts = take(recipe)
+        except Exception as error:
+            not_tried[str(recipe.precision)] = _first_line(error)
+        else:
+            yield parts
 
 
 def _first_line(error: Exception) -> str:
@@ -156,13 +155,14 @@ def _bytes_of_other_states(optimizer: Optimizer, model: nn.Module) -> int:
 
 def _measured(model: nn.Module, recipe: Recipe) -> tuple[memory.MemoryReport, Optimizer]:
     optimizer = recipe.make_optimizer(model)
-
-    def update() -> None:
-        update_once(optimizer)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", memory.MeterWarning)  # that this is no whole step
-        return memory.measure(update, model=model, optimizer=optimizer), optimizer
+    gc.freeze()  # else the meter looks for garbage among all that a plan has made
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", memory.MeterWarning)  # that this is no whole step
+            update = partial(update_once, optimizer)
+            return memory.measure(update, model=model, optimizer=optimizer), optimizer
+    finally:
+        gc.unfreeze()
 
 
 def update_once(optimizer: Optimizer) -> None:

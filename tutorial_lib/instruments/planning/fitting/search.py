@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -26,9 +26,7 @@ from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 
-# Autocast and the first optimizer keep weights and states in float32; the others are taken by who
-# asks for them.
-OPTIMIZERS = ("adamw-fused", "adamw-8bit")
+OPTIMIZERS = ("adamw-fused", "adamw-8bit")  # only the first has states in float32
 _TRIES = 6  # plans of a candidate that are predicted in whole; most often the first one fits
 _LEAST = 3  # candidates whose smallest plan is predicted in whole, where nothing fits
 
@@ -47,20 +45,18 @@ def fit(
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
 
-    A model's stages are profiled on tensors without memory with one and with two samples; their
-    bytes and times for other micro-batches lie on the straight line through both. A micro-batch
-    takes at least the time in which a CPU launches its operations. `Fit.best` is then predicted in
-    whole, with its plan at work, and gets less for its plan where that is more than the budget.
-    Stages that cannot run again, as `judge` says, are kept.
+    A model's stages are profiled on tensors without memory with one and with two samples; bytes and
+    times of other micro-batches lie on the straight line through both, but none is faster than a
+    CPU launches its operations. `Fit.best` is then predicted in whole, and gets less for its plan
+    where that is more than the budget. Stages that cannot run again, as `judge` says, are kept.
 
     Args:
         recipe: The model, its sizes, LoRA, and the ranks with what they share: bytes are then those
             of one of them, and the time of their collectives is left out. A name is enough.
-        budget_bytes: For everything that PyTorch holds: model, gradients, states, activations.
-            A GPU's allocator, kernels and CUDA itself need more on top.
+        budget_bytes: For all that PyTorch holds; a GPU's allocator and CUDA need more on top.
         effective_batch: Samples for each update, of all ranks together.
-        precisions: Which may be the best, as in `Recipe`. `None` tries autocast and bfloat16
-            throughout, and takes the first; where the step fails under autocast, float32.
+        precisions: Which may be the best, as in `Recipe`. `None` takes autocast, or float32 where
+            the step fails under it; bfloat16 throughout is tried where nothing fits.
         optimizers: The same; `None` tries those of `OPTIMIZERS` that can update what ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
         stages: What may be recomputed, as `profile` takes it.
@@ -78,21 +74,23 @@ def fit(
     samples = _of_one_rank(recipe, effective_batch, budget_bytes)
     recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
     tell("part 1 of 3: the model's stages, with one sample and with two")
-    take = partial(Parts.of, optimizers=optimizers or _optimizers(recipe))
-    take, look = partial(take, speed=speed, stages=stages), partial(judge, recipe)
-    found, not_tried, same = taken_apart(recipes, take, look, is_chosen=precisions is not None)
-    sizes = possible_micro_batches(samples, same)
-    parts = {str(part.recipe.precision): part for part in found}
-    search = _Search(parts, budget_bytes, speed, host)
-    choices = [(n, *rest) for n, part in parts.items() for rest in product(part.updates, sizes)]
-    tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
-    solved = (search.candidate(*choice, sizes[-1]) for choice in choices)
-    candidates = tuple(marked(solved, effective_batch, same))
-    asked = tuple(product(precisions or [*parts][:1], optimizers or OPTIMIZERS[:1]))
+    same, not_tried, is_chosen = judge(recipe), dict[str, str](), precisions is not None
+    sizes, wanted = possible_micro_batches(samples, same), optimizers or _optimizers(recipe)
+    take = lambda one: Parts.of(one, wanted, speed, stages).kept(same.unlike)  # noqa: E731
+    steps = taken_apart(recipes, take, not_tried, is_chosen=is_chosen)
+    found = [*steps] if is_chosen else [next(steps)]
+    asked = product(precisions or [str(found[0].recipe.precision)], optimizers or OPTIMIZERS[:1])
+    search = _Search({}, budget_bytes, speed, host)
     seen = not_tried, same, found[0].one.why_whole, found[0].one.replaced
-    fitted = Fit(recipe, budget_bytes, effective_batch, candidates, asked, *seen)
+    fitted = Fit(recipe, budget_bytes, effective_batch, (), tuple(asked), *seen)
+    tell(f"part 2 of 3: a schedule for each of {len(sizes)} micro-batches, and each optimizer")
+    fitted = search.extended(fitted, found, sizes)
     tell("part 3 of 3: the best of them, predicted in whole")
-    return search.verified(fitted)
+    fitted = search.verified(fitted)
+    if is_chosen or fitted.otherwise is not None:
+        return fitted
+    tell("nothing fits: the same in bfloat16 throughout")
+    return search.verified(search.extended(fitted, [*steps], sizes), is_least_known=True)
 
 
 def _optimizers(recipe: Recipe) -> list[str]:
@@ -147,7 +145,7 @@ def _at(parts: Parts, micro_batch: int) -> Profile:
 class _Search:
     """The parts of a step by precision, and what its plans may take."""
 
-    parts: Mapping[str, Parts]
+    parts: dict[str, Parts]
     budget: int
     speed: Speed
     host: Host | None
@@ -163,14 +161,21 @@ class _Search:
             pass  # no plan fits
         return replace(chosen, peak_bytes=self._least_bytes(chosen))
 
-    def verified(self, found: Fit) -> Fit:
+    def extended(self, found: Fit, steps: Sequence[Parts], sizes: Sequence[int]) -> Fit:
+        """Add a candidate for each choice in the precisions of these steps."""
+        self.parts.update({str(step.recipe.precision): step for step in steps})
+        choices = [(step, *rest) for step in steps for rest in product(step.updates, sizes)]
+        solved = (self.candidate(str(s.recipe.precision), o, n, sizes[-1]) for s, o, n in choices)
+        more = marked(solved, found.effective_batch, found.sameness)
+        return replace(found, candidates=(*found.candidates, *more))
+
+    def verified(self, found: Fit, *, is_least_known: bool = False) -> Fit:
         """Predict the best candidate in whole; where it does not fit, leave its plan less room.
 
-        If all of its plans turn out too large it does not fit, and the next candidate is looked at,
-        so that no answer is only added up. If none that was asked for fits, the least that they
-        need is predicted.
+        If all of its plans turn out too large, the next candidate is looked at. If none that was
+        asked for fits, the least that they need is predicted.
         """
-        tries, is_least_known = Counter[tuple[str, str, int]](), False
+        tries = Counter[tuple[str, str, int]]()
         while True:
             if found.best is None and not is_least_known:
                 found, is_least_known = self._with_least(found), True
@@ -242,8 +247,7 @@ class _Search:
             kind = candidate.precision, candidate.optimizer
             if candidate.accumulation > 1 and candidate.micro_batch > too_large.get(kind, math.inf):
                 continue  # more samples at once need no less
-            at, _ = self._held(candidate)
-            plan = self._smallest(at)
+            plan = self._smallest(self._held(candidate)[0])
             least = self._in_whole(found, self._planned(candidate, plan), plan)
             enough = min(enough, least.peak_bytes)
             if least.peak_bytes > self.budget:

@@ -115,7 +115,7 @@ def run_clocked(
 
     def save(tensor: Tensor) -> Tensor:
         last_saved[0] = read()
-        return tensor.detach()  # itself would be a cycle, where it is the result
+        return tensor if tensor.grad_fn is None else tensor.detach()  # a result would be a cycle
 
     def mark(stage: int) -> Callable[[Tensor], None]:
         def arrived(_: Tensor) -> None:
