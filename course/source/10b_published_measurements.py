@@ -237,7 +237,8 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 # %% [markdown] id="read-fits"
 # Each row is a rule: "it runs if the cap is at least this much". The number is the share of runs
 # for which the rule is right. `schedtune`, `dnnmem` and `xmem` are three published estimators.
-# `allocated` and `reserved` are from an emulated card without a cap.
+# `allocated` and `reserved` are from an emulated card without a cap; in the last row the loops ran
+# there under the same cap.
 
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
@@ -448,7 +449,8 @@ for whose, share in shares.items():
 #
 # *Off by* is a median; *right* is the share of answers that were correct. In the rows for the RTX
 # 3090 and for whole runs, `predicted` is the memory that the tensors need once they are *placed* in
-# the allocator's blocks, as above.
+# the allocator's blocks, as above. Before you compare with a published figure, ask whether it is
+# `nvidia-smi`'s, which can be far more than `max_memory_allocated`.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look
