@@ -619,11 +619,11 @@ def update_is_right():
         sizes.append(len(targets))
         return loss_of(pixels, targets)
 
-    def clipped(parameters, most):
+    def clipped(parameters, max_norm, *args, **kwargs):
         parameters = list(parameters)
-        clips.append((len(sizes), most))
+        clips.append((len(sizes), max_norm))
         norms.append(parameters_to_vector(p.grad for p in parameters).norm())
-        return clip(parameters, most)
+        return clip(parameters, max_norm, *args, **kwargs)
 
     def look(*_):
         clipped_to.append(parameters_to_vector(p.grad for p in model.parameters()))
@@ -632,9 +632,9 @@ def update_is_right():
         of, real = (schedule if name == "schedule" else scaler), None
         real = getattr(of, "step" if name == "schedule" else name)
 
-        def call(*args):
+        def call(*args, **kwargs):
             calls.append(name)
-            return real(*args)
+            return real(*args, **kwargs)
 
         setattr(of, "step" if name == "schedule" else name, call)
 

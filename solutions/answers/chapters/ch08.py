@@ -226,6 +226,7 @@ FILLINGS = {
             "An earlier update's gradient is in the sum", "optimizer.zero_grad()", "pass"
         ),
         "takes_all_at_once": wrong("32 digits", "chunk(num)", "chunk(1)"),
+        "names_the_limit": right("parameters(), 0.1)", "parameters(), max_norm=0.1)"),
         "logs_apart": right("logged += loss.item()", "logged = logged + float(loss)"),
         "splits": right("torch.arange(64).chunk(num)", "torch.arange(64).split(64 // num)"),
     },
