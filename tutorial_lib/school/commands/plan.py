@@ -7,7 +7,7 @@ their tensors, with PyTorch's expandable segments.
 
 The plan keeps weights and states in float32, under autocast. Rows marked * change the training.
 Those with adamw-8bit come first only if --optimizer asks for them. bf16 throughout is tried where
-nothing fits, or if --precision asks for it.
+nothing fits that changes less, or if --precision asks for it.
 
 Times are a roofline of the card that --budget names, or of an A100, and at least 20 us an
 operation. They rank choices and leave out a checkpoint's Python, which `predict --seconds` has. On

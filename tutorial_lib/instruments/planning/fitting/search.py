@@ -55,8 +55,7 @@ def fit(
             of one of them, and the time of their collectives is left out. A name is enough.
         budget_bytes: For all that PyTorch holds; a GPU's allocator and CUDA need more on top.
         effective_batch: Samples for each update, of all ranks together.
-        precisions: Which may be the best, as in `Recipe`. `None` takes autocast, or float32 where
-            the step fails under it; bfloat16 throughout is tried where nothing fits.
+        precisions: Which may be the best. `None`: autocast, else float32; bf16 where nothing fits.
         optimizers: The same; `None` tries those of `OPTIMIZERS` that can update what ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
         stages: What may be recomputed, as `profile` takes it.
@@ -87,8 +86,9 @@ def fit(
     fitted = search.extended(fitted, found, sizes)
     tell("part 3 of 3: the best of them, predicted in whole")
     fitted = search.verified(fitted)
-    if is_chosen or fitted.otherwise is not None:
-        return fitted
+    other = fitted.otherwise
+    if is_chosen or fitted.best or (other and not other.is_another_batch):
+        return fitted  # bfloat16 throughout would change the training more
     tell("nothing fits: the same in bfloat16 throughout")
     return search.verified(search.extended(fitted, [*steps], sizes), is_least_known=True)
 
