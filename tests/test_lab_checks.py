@@ -74,10 +74,7 @@ def test_the_message_of_a_failed_call_names_the_case_that_can_be_built(monkeypat
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [
-        (("9.9",), "'9.9' has no check: try"),
-        (("1.1", 9), r"number \(=9\) must be from 0 to 3"),
-    ],
+    [(("9.9",), "'9.9' has no check: try"), (("1.1", 9), r"number \(=9\) must be from 0 to 3")],
 )
 def test_a_case_that_is_not_there_is_refused(words, sentence):
     with pytest.raises(ValueError, match=sentence):

@@ -121,8 +121,11 @@ def test_a_smaller_micro_batch_is_marked_where_it_matters_and_taken_last(script)
     assert f"{small.best.micro_batch} x {small.best.accumulation}*" in words(small)
     assert "* changes the training: a smaller micro-batch, for the reason below" in words(small)
     data = found.as_data()
-    assert data["sameness"]["accumulated"] == "another"
-    assert data["best"]["changes"] == ()
+    assert (data["sameness"]["accumulated"], data["best"]["changes"]) == ("another", ())
+    free = {"effective_batch": 256, "precisions": None, "optimizers": None}
+    least = fitted(script, "batch", budget_bytes=KIB, **free).smallest_bytes
+    found = fitted(script, "batch", budget_bytes=least - 1, **free)  # bf16 changes less
+    assert {c.precision for c in found.candidates if c.fits} == {"bf16-amp", "bf16"}
 
 
 def test_a_contrastive_loss_is_never_planned_in_single_samples(script):
