@@ -89,7 +89,7 @@ def fit(
     other = fitted.otherwise
     if is_chosen or fitted.best or (other and not other.is_another_batch):
         return fitted  # bfloat16 throughout would change the training more
-    tell("nothing fits: the same in bfloat16 throughout")
+    tell("nothing fits that changes less: the same in bfloat16 throughout")
     return search.verified(search.extended(fitted, [*steps], sizes), is_least_known=True)
 
 
